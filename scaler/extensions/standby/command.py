@@ -44,7 +44,7 @@ async def take_over(address: str, access: Access, *, force: bool) -> tuple[float
         nonlocal epoch
         for event in events:
             match event:
-                case Welcomed(welcome) if epoch and welcome.epoch == epoch:
+                case Welcomed(welcome) if epoch and welcome.epoch >= epoch:
                     done.set_result(epoch)
                 case Welcomed() if not epoch:
                     connector.send(Promote(force, number=1))
@@ -62,6 +62,7 @@ async def take_over(address: str, access: Access, *, force: bool) -> tuple[float
             await done
             return time.monotonic() - began, epoch
     except TimeoutError:
-        raise UnreachableError(f"no standby answers at {address} ({connector.last_error})") from None
+        what = "was promoted, but does not serve yet: see its log" if epoch else "does not answer"
+        raise UnreachableError(f"{address} {what} ({connector.last_error})") from None
     finally:
         connector.close()

@@ -26,6 +26,8 @@ WINDOW_BYTES = 8 * CHUNK_BYTES
 """Maximum bytes sent to the standby but not yet reported as received."""
 MAX_WAITING_BYTES = 256 * CHUNK_BYTES
 """Maximum backlog. Beyond it, the standby starts over."""
+MAX_SILENT_TIMEOUTS = 20
+"""A standby that was silent for this many timeouts starts over, too. Until then, records are kept for it."""
 
 
 def framed(number: int, body: bytes) -> bytes:
@@ -65,8 +67,8 @@ class FollowedStream:
 
     def follow(self, peer: bytes, message: Following, now: float) -> str:
         """Start with a new standby, or one that starts over. Returns the reason for a refusal, or an empty string."""
-        if self.waits and message.address != self.address and now < self._promised_until:
-            return f"the scheduler has the standby {self.address}"
+        if (self.waits or self.peer) and message.address != self.address:
+            return f"the scheduler has the standby {self.address} already: stop one of the two"
         self.waits = self._leaving = False
         self.peer, self.address = peer, message.address
         self._out, self._later = bytearray(), bytearray()
@@ -74,7 +76,7 @@ class FollowedStream:
         self._covered: int | None = None
         self._target = self._confirmed = self._sent = self._received = 0
         self._times: deque[tuple[int, float]] = deque()
-        self._at, self._heard_at = message.at, now
+        self._at, self._heard_at, self._looked_at = message.at, now, now
         return ""
 
     @property
@@ -85,9 +87,9 @@ class FollowedStream:
     def can_send(self) -> bool:
         return bool(self._out) and self._sent - self._received < WINDOW_BYTES
 
-    @property
-    def is_far_behind(self) -> bool:
-        return bool(self.peer) and len(self._out) + len(self._later) > MAX_WAITING_BYTES
+    def must_start_over(self, now: float) -> bool:
+        is_silent = now - self._heard_at > MAX_SILENT_TIMEOUTS * self.timeout_seconds
+        return bool(self.peer) and (is_silent or len(self._out) + len(self._later) > MAX_WAITING_BYTES)
 
     def add_base(self, bodies: Iterable[bytes]) -> None:
         for body in bodies:
@@ -142,9 +144,13 @@ class FollowedStream:
                 return
 
     def is_due_to_leave(self, now: float) -> bool:
-        """Return whether the scheduler must continue without the standby, by calling `leave`."""
+        """Return whether the scheduler must continue without the standby, by calling `leave`. After a pause, for
+        example of a frozen process, the standby has the whole timeout again, because it may have been promoted."""
+        was_paused, self._looked_at = now - self._looked_at > self.timeout_seconds / 2, now
         if not self.waits:
             return False
+        if was_paused:
+            self._heard_at, self._times = now, deque((number, now) for number, _ in self._times)
         oldest = min(self._heard_at, self._times[0][1] if self._times else math.inf)
         self._leaving = self._leaving or now - oldest >= self.timeout_seconds
         return self._leaving and now >= self._promised_until
@@ -156,6 +162,7 @@ class FollowedStream:
     def lost(self) -> None:
         """Drop the standby's connection. Acknowledgements still wait as long as the standby relies on them."""
         self.peer = b""
+        self._out, self._later = bytearray(), bytearray()
 
 
 class Follower:

@@ -75,11 +75,15 @@ class FollowedSteps(DurableSteps):
         frame.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        self._frame.storage.on_refused = lambda refused: self.step_down(refused.text)
+        self._frame.storage.on_refused = self._on_refused
         if self._term.partner:
             self._run(self._depose())
         if self._lease is not None:
             self._run(self._renew(self._lease))
+
+    def _on_refused(self, refused: m.Refused) -> None:
+        if refused.reason is m.RefusalReason.STANDBY:
+            self.step_down(refused.text)
 
     def _run(self, work: Any) -> None:
         task = self._frame.loop.create_task(work)
@@ -104,7 +108,7 @@ class FollowedSteps(DurableSteps):
             began = loop.time()
             try:
                 async with asyncio.timeout(seconds / 6):
-                    why = await lease.renew(self._term.epoch, self._source.address if self._source.is_in_step else "")
+                    why = await lease.renew(self._term.epoch, self._in_step)
             except TimeoutError:
                 why = "the lease store did not answer"
             if why is None:
@@ -115,6 +119,9 @@ class FollowedSteps(DurableSteps):
                 return
             await asyncio.sleep(max(0.0, min(seconds / 6, began + seconds / 6 - loop.time())))
 
+    def _in_step(self) -> str:
+        return self._source.address if self._source.is_in_step else ""
+
     def step_down(self, why: str) -> None:
         """Stop serving peers and acknowledging tasks."""
         if self._frame.stop.is_set():
@@ -122,9 +129,16 @@ class FollowedSteps(DurableSteps):
         _log.error("this scheduler stops serving: %s", why)
         self._perform = lambda _commands: None
         self._held.clear()
-        self._term = self._term._replace(serves=False)
-        write_term(self._config, self._term)
         self._frame.stop.set()
+        self._note_term(serves=False)
+
+    def _note_term(self, **changed: Any) -> None:
+        """Change the file. If that fails, the epochs decide after a restart."""
+        self._term = self._term._replace(**changed)
+        try:
+            write_term(self._config, self._term)
+        except UsageError as error:
+            _log.error("%s", error)
 
     # -- the standby
 
@@ -144,11 +158,12 @@ class FollowedSteps(DurableSteps):
                 self._source.heard(message, self._frame.loop.time())
                 self.journal.refresh()
                 self._flush(is_due=False)
+            case Received(peer, Following(number=number, received=received)) if number or received:
+                self._expel(peer, m.Goodbye("another session replaced this one"))
             case Received(peer, Following() as message):
                 self._source.last = self.journal.written
                 if why := self._source.follow(peer, message, self._frame.loop.time()):
-                    self._frame.guests.pop(peer, None)
-                    self._frame.listener.forget(peer, m.Refused(m.RefusalReason.LIMIT, why))
+                    self._expel(peer, m.Refused(m.RefusalReason.LIMIT, why))
                     return
                 _log.info("the standby %s follows", message.address)
                 self.journal.refresh()
@@ -165,7 +180,7 @@ class FollowedSteps(DurableSteps):
         loop, source = self._frame.loop, self._source
         written, why = self.journal.written, ""
         try:
-            while self.journal.on_disk.durable < written:  # noqa: ASYNC110 (rare and short, as below)
+            while self.journal.on_disk.durable < written and source.peer == peer:  # noqa: ASYNC110 (short)
                 await asyncio.sleep(0.01)
             directory = JournalDirectory(self._path, m.PROTOCOL_VERSION, lock=False)
             bodies = directory.bodies()
@@ -174,7 +189,7 @@ class FollowedSteps(DurableSteps):
                     return
                 source.add_base(records)
                 self._flush(is_due=False)
-                while not source.wants_base and source.peer == peer:  # noqa: ASYNC110
+                while not source.wants_base and source.peer == peer:  # noqa: ASYNC110 (as above)
                     await asyncio.sleep(0.01)
             if source.peer == peer and not source.end_base(directory.replay.last):
                 why = "records are missing"
@@ -186,9 +201,12 @@ class FollowedSteps(DurableSteps):
 
     def _give_up(self, why: str) -> None:
         _log.warning("the standby %s starts over: %s", self._source.address, why)
-        self._frame.listener.forget(self._source.peer, m.Goodbye(why))
-        self._frame.guests.pop(self._source.peer, None)
+        self._expel(self._source.peer, m.Goodbye(why))
         self._source.lost()
+
+    def _expel(self, peer: bytes, reason: m.Refused | m.Goodbye) -> None:
+        self._frame.guests.pop(peer, None)
+        self._frame.listener.forget(peer, reason)
 
     def _flush(self, *, is_due: bool) -> None:
         if self._source.peer and (is_due or self._source.can_send):
@@ -203,8 +221,8 @@ class FollowedSteps(DurableSteps):
         if source.is_due_to_leave(self._frame.loop.time()) and not self._is_leaving:
             self._is_leaving = True
             self._run(self._leave())
-        if source.is_far_behind:
-            self._give_up("it is too slow")
+        if source.must_start_over(self._frame.loop.time()):
+            self._give_up("it is too slow, or silent")
         self._flush(is_due=True)
         self._note()
         if source.peer or source.waits:
@@ -212,7 +230,7 @@ class FollowedSteps(DurableSteps):
 
     async def _leave(self) -> None:
         """Continue without the standby, once the lease records this."""
-        while self._lease is not None and await self._lease.renew(self._term.epoch, "") is not None:  # noqa: ASYNC110
+        while self._lease is not None and await self._lease.renew(self._term.epoch) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         self._is_leaving = False
         self._source.leave()
@@ -228,8 +246,7 @@ class FollowedSteps(DurableSteps):
             return
         _log.info("the standby %s is in step", source.address)
         if self._term.partner != source.address:
-            self._term = self._term._replace(partner=source.address)
-            write_term(self._config, self._term)
+            self._note_term(partner=source.address)
 
     # -- steps
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -54,14 +55,16 @@ class Lease:
         return boto3.session.Session().client("s3", config=options)
 
     def close(self) -> None:
-        self._s3.close()
+        if "_s3" in vars(self):  # used
+            self._s3.close()
 
     async def _call(self, name: str, **arguments: Any) -> Any:
         """Return the answer, or the code of an expected error. Raises OSError for other errors."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         def call() -> Any:
-            return getattr(self._s3, name)(**self._object, **arguments)
+            answer = getattr(self._s3, name)(**self._object, **arguments)
+            return answer["ETag"], answer["Body"].read() if "Body" in answer else b""
 
         try:
             return await asyncio.get_running_loop().run_in_executor(None, call)
@@ -70,7 +73,7 @@ class Lease:
             if code in (*_CHANGED, *_ABSENT):
                 return code
             raise OSError(str(error)) from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ValueError) as error:  # ValueError: an invalid AWS_ENDPOINT_URL
             raise OSError(str(error)) from error
 
     async def read(self) -> LeaseRecord | None:
@@ -79,9 +82,13 @@ class Lease:
         if isinstance(answer, str):
             self.tag = ""
             return None
-        body = await asyncio.get_running_loop().run_in_executor(None, answer["Body"].read)
-        self.tag = answer["ETag"]
-        return LeaseRecord(**json.loads(body))
+        tag, body = answer
+        try:
+            found = LeaseRecord(**json.loads(body))
+        except (TypeError, ValueError):
+            raise OSError("the object contains something else: name another one in standby_lease") from None
+        self.tag = tag
+        return found
 
     async def write(self, epoch: int, standby: str) -> bool:
         """Replace the version with `tag`. Returns False if the object has another version. Raises OSError."""
@@ -90,19 +97,20 @@ class Lease:
         answer = await self._call("put_object", Body=json.dumps(record._asdict()).encode(), **condition)
         if isinstance(answer, str):  # perhaps this write, repeated
             return await self.read() == record
-        self.tag = answer["ETag"]
+        self.tag, _ = answer
         return True
 
-    async def renew(self, epoch: int, standby: str) -> str | None:
-        """Returns None, or the reason for a failure, which is permanent if `is_lost`."""
+    async def renew(self, epoch: int, standby: Callable[[], str] = lambda: "") -> str | None:
+        """Return None, or the reason for a failure, which is permanent if `is_lost`. standby: called after all earlier
+        calls have ended."""
         try:
             async with self._lock:
-                if self.tag and await self.write(epoch, standby):
+                if self.tag and await self.write(epoch, standby()):
                     return None
                 found = await self.read()
                 if found is not None and (found.epoch, found.holder) != (epoch, self.holder) and found.epoch >= epoch:
                     self.is_lost = True
                     return f"{found.holder} has the lease"
-                return None if await self.write(epoch, standby) else "the lease changes"
+                return None if await self.write(epoch, standby()) else "the lease changes"
         except OSError as error:
             return f"the lease cannot be renewed: {error}"

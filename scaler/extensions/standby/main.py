@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from scaler.component import Component
@@ -16,22 +17,6 @@ from scaler.protocol.messages import Server
 
 ASK_SECONDS = 2.0
 _log = logging.getLogger(__name__)
-
-
-class Turn:
-    """A Component for one period of serving, which ends with `stop` or with the process."""
-
-    def __init__(self, component: Component) -> None:
-        self.ready = component.ready
-        self.stop = asyncio.Event()
-        self._end = asyncio.ensure_future(self._follow(component))
-
-    async def _follow(self, component: Component) -> None:
-        await component.stop.wait()
-        self.stop.set()
-
-    def close(self) -> None:
-        self._end.cancel()
 
 
 async def main(config: Any, component: Component, serve: Callable[[Any, Any], Awaitable[int]]) -> int:
@@ -48,11 +33,12 @@ async def main(config: Any, component: Component, serve: Callable[[Any, Any], Aw
             return 0
         if component.stop.is_set():
             return 0
-        turn = Turn(component)
+        stop, ending = asyncio.Event(), asyncio.ensure_future(component.stop.wait())
+        ending.add_done_callback(lambda _, stop=stop: stop.set())
         try:
-            code = await serve(config, turn)
+            code = await serve(config, SimpleNamespace(ready=component.ready, stop=stop))
         finally:
-            turn.close()
+            ending.cancel()
         if component.stop.is_set():
             return code
 
@@ -61,7 +47,7 @@ async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
     """Return whether, according to the lease or the standby, another scheduler took over while this one was down."""
     if (lease := Lease.of(config)) is not None:
         with contextlib.closing(lease):
-            while (why := await lease.renew(term.epoch, "")) is not None and not component.stop.is_set():
+            while (why := await lease.renew(term.epoch)) is not None and not component.stop.is_set():
                 _log.warning("waiting for the lease: %s", why)
                 if lease.is_lost:
                     return True

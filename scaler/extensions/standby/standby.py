@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from scaler.errors import UsageError
@@ -13,7 +14,7 @@ from scaler.extensions.durability.steps import journal_directory
 from scaler.extensions.standby.core import Follower
 from scaler.extensions.standby.lease import Lease
 from scaler.extensions.standby.messages import Following, JournalBytes, Promote, Promoted
-from scaler.extensions.standby.term import Term, write_term
+from scaler.extensions.standby.term import Term, greeted, write_term
 from scaler.journal.journal import Journal
 from scaler.net.address import own_address
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Identity, ListenerEvent, Received, Welcomed
@@ -51,6 +52,9 @@ class Standby:
         self._access.publish(self._listener.addresses)
         self.address = own_address(self._listener.addresses[0])
         self._path = journal_directory(config.state_directory)
+        self._earlier = self._path.with_name("scheduler.earlier")
+        if self._earlier.exists() and not self._path.exists():  # a crash between two renames
+            self._earlier.rename(self._path)
         self._journal: Journal | None = None
         self._connector: SocketConnector | None = None
         self._lease = Lease.of(config)
@@ -112,7 +116,7 @@ class Standby:
     def _on_connector_events(self, events: list[ConnectorEvent]) -> None:
         try:
             self._apply(events)
-        except UsageError as error:
+        except (OSError, UsageError) as error:
             _log.error("%s; trying again", error)
             self._loop.call_later(RETRY_SECONDS, self._retry)
 
@@ -142,10 +146,12 @@ class Standby:
                     self._loop.call_later(RETRY_SECONDS, self._retry)
 
     def _retry(self) -> None:
-        if not self.promoted.done():
+        if not (self.promoted.done() or self._term.serves):
             self._start_over()
 
     def _take(self, message: JournalBytes) -> None:
+        if self._term.serves:  # promoted: the scheduler may not acknowledge this any more
+            return
         was_certain = self._follower.certain_until > 0
         for number, body in self._follower.take(message):
             assert self._journal is not None, "opened by Welcomed"
@@ -163,10 +169,9 @@ class Standby:
         self._journal.close()
         if self._journal.durable < self._journal.written:
             raise UsageError("the copy of the journal could not be written")
-        earlier = self._path.with_name("scheduler.earlier")
-        shutil.rmtree(earlier, ignore_errors=True)
         if self._path.exists():
-            self._path.rename(earlier)
+            shutil.rmtree(self._earlier, ignore_errors=True)
+            self._path.rename(self._earlier)
         self._path.with_name("standby").rename(self._path)
         self._open(self._path)
         self._base, self._covered = self._journal.written, covered
@@ -192,7 +197,7 @@ class Standby:
             self._accepted = self._marks.popleft()[1]
         accepted = self._accepted if self._marks else self._follower.received
         number = 0 if self._covered is None else self._covered + journal.durable - self._base + 1
-        leaves = bool(journal.failure) or self.promoted.done()
+        leaves = bool(journal.failure) or self.promoted.cancelled()  # once promoted, it must not release the scheduler
         connector.send(Following(self.address, number, accepted, self._loop.time(), leaves))
 
     # -- peers
@@ -227,6 +232,8 @@ class Standby:
 
     async def promote(self, *, force: bool) -> str:
         """Start the next term as the scheduler. Returns the reason for a refusal, or an empty string."""
+        if self._term.serves:
+            return ""
         found = None
         if self._lease is not None:
             try:
@@ -234,8 +241,8 @@ class Standby:
             except OSError as error:
                 return f"the lease cannot be read: {error}"
         is_named = found is not None and found.standby == self.address and self._follower.certain_until > 0
-        if not self._term.has_copy and not (force and self._path.exists()):
-            return "it has no complete copy of the journal"
+        if not (self._path.exists() and (force or self._term.has_copy)):
+            return "it has no complete copy of the journal: let it follow the scheduler first"
         if not (force or is_named or self._loop.time() < self._follower.certain_until):
             known = f"{self._first} went on without it" if self._is_connected else f"it has lost {self._first}"
             return f"{known}, so tasks acknowledged since then would be lost: --force promotes it nevertheless"
@@ -247,6 +254,9 @@ class Standby:
             write_term(self.config, self._term)
         except (OSError, UsageError) as error:
             return str(error)
+        if self._is_connected:  # it must stop before this one serves
+            with suppress(TimeoutError):
+                await greeted(self._first, self._access.to_storage, epoch, RETRY_SECONDS)
         _log.warning("promoted: this is the scheduler now, with epoch %d", epoch)
         return ""
 

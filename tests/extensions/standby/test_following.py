@@ -134,7 +134,7 @@ def test_work_goes_on_without_a_silent_standby_after_the_timeout_and_not_earlier
     assert (message.at, message.seconds) == (0.0, TIMEOUT_SECONDS)
     source.appended(1, b"record", 0.5)
     assert source.limit == 0
-    assert not source.is_due_to_leave(2.9)
+    assert not any(source.is_due_to_leave(now) for now in (0.9, 1.9, 2.9))
     assert source.is_due_to_leave(3.1)
     source.leave()
     assert source.limit > 1
@@ -165,13 +165,42 @@ def test_stream_stays_within_its_window_and_splits_large_records() -> None:
     assert found == [(1, large)]
 
 
-def test_second_standby_is_refused_while_the_first_one_relies_on_the_scheduler() -> None:
+def test_frozen_scheduler_gives_its_standby_the_whole_timeout_when_it_wakes() -> None:
+    source = in_step()
+    source.appended(1, b"record", 0.5)
+    assert not source.is_due_to_leave(1.0)
+    assert not any(source.is_due_to_leave(now) for now in (60.0, 61.0, 62.0, 62.9))
+    assert source.limit == 0
+    assert source.is_due_to_leave(63.1)
+
+
+def test_second_standby_is_refused_until_the_first_one_is_left_and_gone() -> None:
     source = in_step()
     assert [*source.take()]
     other = Following("tcp://c:1", 0, 0, 0.0, False)
-    assert "tcp://b:1" in source.follow(b"c", other, 1.0)
+    assert "tcp://b:1 already: stop one of the two" in source.follow(b"c", other, TIMEOUT_SECONDS + 1)
+    source.lost()
+    assert source.follow(b"c", other, TIMEOUT_SECONDS + 1), "nobody has left it behind"
+    source.leave()
     assert source.follow(b"c", other, TIMEOUT_SECONDS + 1) == ""
     assert not source.waits
+
+
+def test_standby_that_catches_up_is_not_replaced_by_another_one() -> None:
+    source = FollowedStream(TIMEOUT_SECONDS)
+    assert source.follow(b"b", following(0), 0.0) == ""
+    assert source.follow(b"c", Following("tcp://c:1", 0, 0, 0.0, False), 1.0)
+    assert source.peer == b"b"
+
+
+def test_nothing_is_kept_for_a_standby_that_is_lost_or_silent() -> None:
+    source = in_step()
+    source.appended(1, b"record", 0.5)
+    assert source.can_send
+    assert not source.must_start_over(59.0)
+    assert source.must_start_over(61.0)
+    source.lost()
+    assert not source.can_send
 
 
 def test_base_that_ends_before_the_first_later_record_is_refused() -> None:

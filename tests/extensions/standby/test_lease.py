@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import boto3
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from scaler import Client
 from scaler.errors import UsageError
-from scaler.extensions.standby.lease import Lease
+from scaler.extensions.standby.lease import Lease, LeaseRecord
 from tests.engines.moto_rig import moto_server
 from tests.extensions.standby.pair import kill, noted, running, until_said
 from tests.waiting import until
@@ -47,16 +50,16 @@ def close(*leases: Lease) -> None:
 def test_lease_has_one_holder_and_a_replaced_one_has_lost_it_for_good(store: dict[str, str]) -> None:
     async def main() -> None:
         first, second = Lease(URL, "tcp://a:1"), Lease(URL, "tcp://b:1")
-        assert await first.renew(1, "") is None
-        assert await first.renew(1, "tcp://b:1") is None
-        assert "tcp://a:1 has the lease" in (await second.renew(1, "") or "")
+        assert await first.renew(1) is None
+        assert await first.renew(1, lambda: "tcp://b:1") is None
+        assert "tcp://a:1 has the lease" in (await second.renew(1) or "")
         found = await second.read()
         assert (found and found.standby, second.is_lost) == ("tcp://b:1", True)
-        assert await first.renew(1, "") is None  # the scheduler leaves the standby behind
+        assert await first.renew(1) is None  # the scheduler leaves the standby behind
         assert not await second.write(2, "")
         await second.read()
         assert await second.write(2, "")
-        assert "tcp://b:1 has the lease" in (await first.renew(1, "") or "")
+        assert "tcp://b:1 has the lease" in (await first.renew(1) or "")
         assert first.is_lost
         close(first, second)
 
@@ -78,12 +81,50 @@ def test_unreachable_store_and_malformed_url_are_explained(monkeypatch: pytest.M
 
     async def main() -> None:
         lease = Lease(URL, "tcp://a:1")
-        assert "cannot be renewed" in (await lease.renew(1, "") or "")
+        assert "cannot be renewed" in (await lease.renew(1) or "")
         assert not lease.is_lost
+        close(lease)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "no url")
+        lease = Lease(URL, "tcp://a:1")
+        assert "cannot be renewed: Invalid endpoint: no url" in (await lease.renew(1) or "")
         close(lease)
         for url in ("leases/cluster", "s3://leases", "s3:///cluster"):
             with pytest.raises(UsageError, match="s3://bucket/key"):
                 Lease(url, "tcp://a:1")
+
+    run(main)
+
+
+def test_answers_that_break_off_or_contain_no_lease_do_not_end_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> bytes:
+        raise ReadTimeoutError(endpoint_url=URL)
+
+    async def main() -> None:
+        for read, why in ((broken, "timeout"), (lambda: b"{}", "something else: name another one in standby_lease")):
+            answer = {"ETag": "1", "Body": SimpleNamespace(read=read)}
+            monkeypatch.setattr(Lease, "_s3", SimpleNamespace(get_object=lambda answer=answer, **_: answer))
+            lease = Lease(URL, "tcp://a:1")
+            assert why in (await lease.renew(1) or "")
+            assert not lease.tag, "the object is not replaced"
+
+    run(main)
+
+
+def test_lease_names_the_standby_of_the_moment_at_which_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[bytes]()
+
+    async def main() -> None:
+        store = SimpleNamespace(put_object=lambda **given: written.append(given["Body"]) or {"ETag": "2"})
+        monkeypatch.setattr(Lease, "_s3", store)
+        lease, in_step = Lease(URL, "tcp://a:1"), ["tcp://b:1"]
+        lease.tag = "1"
+
+        async def leave() -> None:
+            await lease.renew(1)
+            in_step[:] = [""]
+
+        await asyncio.gather(leave(), lease.renew(1, lambda: in_step[0]))
+        assert [LeaseRecord(**json.loads(each)).standby for each in written] == ["", ""]
 
     run(main)
 

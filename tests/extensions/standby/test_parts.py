@@ -1,0 +1,209 @@
+"""A scheduler's part and a standby in this process, each with a simulated partner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scaler.config.load import model_of
+from scaler.config.servers import SchedulerConfig, scheduler_model
+from scaler.errors import UsageError
+from scaler.extensions.standby.core import framed
+from scaler.extensions.standby.first import FollowedSteps
+from scaler.extensions.standby.messages import Following, JournalBytes
+from scaler.extensions.standby.standby import Standby
+from scaler.extensions.standby.term import Term, read_term, write_term
+from scaler.net.connection import Closed, ListenerEvent, Received, TryAgain
+from scaler.net.listener import SocketListener
+from scaler.net.server_access import ServerAccess
+from scaler.net.versions import own_hello
+from scaler.protocol import messages as m
+from tests.integration.free_ports import free_addresses
+from tests.integration.settings_rig import Stage, on_a_scheduler
+from tests.waiting import soon
+
+B = "tcp://b:1"
+
+
+def config_of(directory: Path, **settings: Any) -> SchedulerConfig:
+    given = {"bind_address": "tcp://127.0.0.1:1", "object_storage_address": "tcp://127.0.0.1:1", **settings}
+    return model_of(scheduler_model(), {**given, "state_directory": str(directory)})
+
+
+class Frame(SimpleNamespace):
+    """What a scheduler's part uses of the server."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(config=config_of(directory), loop=asyncio.get_running_loop(), stop=asyncio.Event())
+        self.storage, self.guests = SimpleNamespace(on_refused=None), dict[bytes, Any]()
+        self.sent: list[Any] = []
+        self.forgotten: list[bytes] = []
+        self.listener = SimpleNamespace(
+            send=lambda _, message: self.sent.append(message), forget=lambda peer, _: self.forgotten.append(peer)
+        )
+        self.perform = self.step = lambda _: None
+        self.welcome = lambda _: m.Welcome(False, 1, 10.0, 2.0)
+
+    def take(self, peer: bytes, number: int, received: int) -> None:
+        if peer not in self.guests:
+            assert isinstance(self.greet(peer, own_hello(m.Role.SCHEDULER)), m.Welcome)
+        self.guests[peer](Received(peer, Following(B, number, received, 0.0, False)))
+
+    async def follow(self, peer: bytes) -> None:
+        """Bring a standby in step."""
+        self.take(peer, 0, 0)
+        await soon(lambda: sum(len(each.data) for each in self.sent))
+        self.take(peer, 1, 12)
+
+
+def begin(directory: Path) -> tuple[Frame, FollowedSteps]:
+    frame: Any = Frame(directory)
+    steps = FollowedSteps(frame)
+    steps.recover()
+    return frame, steps
+
+
+def run(main: Callable[[], Any]) -> None:
+    asyncio.run(main())
+
+
+def test_scheduler_stops_only_if_its_storage_has_another_scheduler(tmp_path: Path) -> None:
+    async def main() -> None:
+        frame, steps = begin(tmp_path)
+        with closing(steps):
+            await soon(lambda: frame.storage.on_refused)
+            for reason in {*m.RefusalReason} - {m.RefusalReason.STANDBY}:
+                frame.storage.on_refused(m.Refused(reason, "no"))
+            assert not frame.stop.is_set()
+            assert read_term(frame.config) is None
+            frame.storage.on_refused(m.Refused(m.RefusalReason.STANDBY, "another scheduler uses it"))
+            assert frame.stop.is_set()
+            assert read_term(frame.config) == Term(serves=False)
+
+    run(main)
+
+
+def test_scheduler_with_a_full_disk_still_follows_promotions_and_standbys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise UsageError("the disk is full")
+
+    async def main() -> None:
+        frame, steps = begin(tmp_path)
+        with closing(steps):
+            monkeypatch.setattr("scaler.extensions.standby.first.write_term", fail)
+            await frame.follow(b"1")
+            assert steps.journal.source.is_in_step
+            steps.step_down("another one was promoted")
+            assert frame.stop.is_set()
+
+    run(main)
+    assert [each.message for each in caplog.records if each.levelno == logging.ERROR].count("the disk is full") == 2
+
+
+def test_reports_from_an_earlier_session_do_not_replace_the_present_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        frame, steps = begin(tmp_path)
+        with closing(steps):
+            await frame.follow(b"1")
+            frame.take(b"2", 0, 0)
+            frame.take(b"1", 1, 12)
+            assert (steps.journal.source.peer, frame.forgotten) == (b"2", [b"1"])
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_path: Path, is_copied: bool) -> None:
+    end = framed(1, b"")
+
+    async def main() -> None:
+        first, second = free_addresses(count=2)
+        reports, epochs, ended, followers = list[Following](), list[int](), list[object](), list[bytes]()
+
+        def admit(_peer: bytes, hello: m.Hello, _identity: object) -> m.Welcome | m.Refused | TryAgain:
+            epochs.append(hello.epoch)
+            if hello.epoch and epochs.count(hello.epoch) < 3:
+                listener.send(followers[0], JournalBytes(0.0, 0.0, b"" if is_copied else end))  # too late
+                return TryAgain("soon")
+            if hello.epoch:
+                return m.Refused(m.RefusalReason.STANDBY, "this scheduler has stopped")
+            return m.Welcome(False, 1, 10.0, 2.0, epoch=1)
+
+        def take(events: list[ListenerEvent]) -> None:
+            for event in events:
+                match event:
+                    case Received(peer, Following() as report):
+                        reports.append(report)
+                        followers.append(peer)
+                        data = b"" if report.received else framed(0, b"record") + (end if is_copied else b"")
+                        listener.send(peer, JournalBytes(report.at, 3.0 if report.number else 0.0, data))
+                    case Closed():
+                        ended.append(event)
+
+        config = config_of(tmp_path, bind_address=second, standby_of=first, standby_timeout_seconds=0.2)
+        access = ServerAccess(config, m.Server.SCHEDULER, [first])
+        listener = SocketListener(
+            [first],
+            server_kind=m.Server.SCHEDULER,
+            admit=admit,
+            on_events=take,
+            has_local_listener=True,
+            keys=access.keys,
+            compression=access.compression,
+        )
+        with closing(access), closing(listener):
+            standby = Standby(config, Term(serves=False))
+            if not is_copied:
+                write_term(config, Term(serves=False))
+                (tmp_path / "scheduler").mkdir(mode=0o700)
+            await soon(lambda: any(report.number if is_copied else report.received for report in reports))
+
+            async def is_promoted() -> bool:
+                return await standby.promote(force=not is_copied) == ""
+
+            await soon(is_promoted)
+            assert epochs == [0, 2, 2, 2], "it stops before the promoted one serves"
+            standby.promoted.set_result(None)
+            standby.close()
+            await soon(lambda: ended)
+        assert not any(report.leaves for report in reports)
+        assert read_term(config) == Term(2, True, first, True)
+
+    run(main)
+
+
+def test_schedulers_with_and_without_a_journal_begin_with_the_same_epoch(tmp_path: Path) -> None:
+    epochs = list[int]()
+
+    async def ask(stage: Stage) -> None:
+        peer = await stage.peer(m.Role.CLIENT, m.ClientDetails("c"))
+        epochs.append((await peer.welcomed()).epoch)
+
+    on_a_scheduler(ask)
+    on_a_scheduler(ask, state_directory=str(tmp_path))
+    assert epochs == [1, 1], "peers refuse an earlier one after a change of state_directory"
+
+
+def test_promotion_needs_a_copy_and_recovers_one_between_two_renames(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = config_of(tmp_path, bind_address=free_addresses(count=1)[0])
+        write_term(config, Term(1, False, "", True))
+        standby = Standby(config, Term(1, False, "", True))
+        assert "it has no complete copy" in await standby.promote(force=True)
+        standby.close()
+        (tmp_path / "scheduler.earlier").mkdir()
+        standby = Standby(config, Term(1, False, "", True))
+        assert await standby.promote(force=True) == ""
+        standby.close()
+        assert (tmp_path / "scheduler").is_dir()
+
+    run(main)
