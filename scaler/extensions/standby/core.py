@@ -55,7 +55,7 @@ class FollowedStream:
         self.waits = False
         """Acknowledgements wait for the standby."""
         self._leaving = False
-        self._promised_until = self._heard_at = -math.inf
+        self._promised_until = self._heard_at = self._looked_at = -math.inf
 
     @property
     def limit(self) -> float:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from scaler.errors import UsageError
+from scaler.extensions.standby.term import own_id
 from scaler.extras import require
 from scaler.net.address import own_address
 
@@ -19,11 +20,12 @@ _ABSENT = ("NoSuchKey", "404")
 
 
 class LeaseRecord(NamedTuple):
-    """epoch, holder: of the scheduler. standby: address of a standby that has every acknowledged record, or empty.
-    version: unique."""
+    """epoch, holder, owner: of the scheduler, its address, and its state directory. standby: address of a standby that
+    has every acknowledged record, or empty. version: unique."""
 
     epoch: int
     holder: str
+    owner: str
     standby: str
     version: str
 
@@ -31,12 +33,12 @@ class LeaseRecord(NamedTuple):
 class Lease:
     """tag: of the version last read or written, which the next write must replace."""
 
-    def __init__(self, url: str, holder: str) -> None:
+    def __init__(self, url: str, holder: str, owner: str) -> None:
         bucket, _, key = url.removeprefix("s3://").partition("/")
         if not (url.startswith("s3://") and bucket and key):
             raise UsageError(f"standby_lease {url!r}: write s3://bucket/key")
         require("boto3", "standby_lease")
-        self.holder = holder
+        self.holder, self.owner = holder, owner
         self.tag = ""
         self.is_lost = False
         self._object = {"Bucket": bucket, "Key": key}
@@ -44,7 +46,9 @@ class Lease:
 
     @classmethod
     def of(cls, config: Any) -> Self | None:
-        return cls(config.standby_lease, own_address(config.bind_address)) if config.standby_lease else None
+        if not config.standby_lease:
+            return None
+        return cls(config.standby_lease, own_address(config.bind_address), own_id(config))
 
     @cached_property
     def _s3(self) -> Any:
@@ -92,7 +96,7 @@ class Lease:
 
     async def write(self, epoch: int, standby: str) -> bool:
         """Replace the version with `tag`. Returns False if the object has another version. Raises OSError."""
-        record = LeaseRecord(epoch, self.holder, standby, os.urandom(8).hex())
+        record = LeaseRecord(epoch, self.holder, self.owner, standby, os.urandom(8).hex())
         condition = {"IfMatch": self.tag} if self.tag else {"IfNoneMatch": "*"}
         answer = await self._call("put_object", Body=json.dumps(record._asdict()).encode(), **condition)
         if isinstance(answer, str):  # perhaps this write, repeated
@@ -108,7 +112,7 @@ class Lease:
                 if self.tag and await self.write(epoch, standby()):
                     return None
                 found = await self.read()
-                if found is not None and (found.epoch, found.holder) != (epoch, self.holder) and found.epoch >= epoch:
+                if found is not None and (found.epoch, found.owner) != (epoch, self.owner) and found.epoch >= epoch:
                     self.is_lost = True
                     return f"{found.holder} has the lease"
                 return None if await self.write(epoch, standby()) else "the lease changes"

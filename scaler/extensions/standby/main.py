@@ -33,14 +33,19 @@ async def main(config: Any, component: Component, serve: Callable[[Any, Any], Aw
             return 0
         if component.stop.is_set():
             return 0
-        stop, ending = asyncio.Event(), asyncio.ensure_future(component.stop.wait())
-        ending.add_done_callback(lambda _, stop=stop: stop.set())
-        try:
-            code = await serve(config, SimpleNamespace(ready=component.ready, stop=stop))
-        finally:
-            ending.cancel()
+        code = await _served(config, component, serve)
         if component.stop.is_set():
             return code
+
+
+async def _served(config: Any, component: Component, serve: Callable[[Any, Any], Awaitable[int]]) -> int:
+    """Serve until this process ends or another scheduler takes over."""
+    stop, ending = asyncio.Event(), asyncio.ensure_future(component.stop.wait())
+    ending.add_done_callback(lambda _: stop.set())
+    try:
+        return await serve(config, SimpleNamespace(ready=component.ready, stop=stop))
+    finally:
+        ending.cancel()
 
 
 async def _is_replaced(config: Any, term: Term, component: Component) -> bool:

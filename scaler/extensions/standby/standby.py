@@ -52,7 +52,7 @@ class Standby:
         self._access.publish(self._listener.addresses)
         self.address = own_address(self._listener.addresses[0])
         self._path = journal_directory(config.state_directory)
-        self._earlier = self._path.with_name("scheduler.earlier")
+        self._earlier, self._new = self._path.with_name("scheduler.earlier"), self._path.with_name("standby")
         if self._earlier.exists() and not self._path.exists():  # a crash between two renames
             self._earlier.rename(self._path)
         self._journal: Journal | None = None
@@ -103,11 +103,6 @@ class Standby:
             self._on_connector_events,
         )
 
-    def _begin(self) -> None:
-        new = self._path.with_name("standby")
-        shutil.rmtree(new, ignore_errors=True)
-        self._open(new)
-
     def _open(self, path: Any) -> None:
         self._journal = Journal(path, COMPACTOR, self._on_written, content=m.PROTOCOL_VERSION)
         for _ in self._journal.recover():
@@ -128,7 +123,8 @@ class Standby:
                     return
                 case Welcomed(welcome):
                     self._term = self._term._replace(epoch=max(self._term.epoch, welcome.epoch))
-                    self._begin()
+                    shutil.rmtree(self._new, ignore_errors=True)
+                    self._open(self._new)
                     self._send()
                 case Received(_, JournalBytes() as message):
                     self._take(message)
@@ -172,7 +168,7 @@ class Standby:
         if self._path.exists():
             shutil.rmtree(self._earlier, ignore_errors=True)
             self._path.rename(self._earlier)
-        self._path.with_name("standby").rename(self._path)
+        self._new.rename(self._path)
         self._open(self._path)
         self._base, self._covered = self._journal.written, covered
         self._marks.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,15 @@ class Term(NamedTuple):
 
 def _file(config: SchedulerConfig) -> Path:
     return local_path(config.state_directory) / "standby.json"
+
+
+def own_id(config: SchedulerConfig) -> str:
+    """Return the id of a state directory, as addresses change. Raises UsageError."""
+    file = _file(config).with_name("standby.id")
+    if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(file, os.urandom(8).hex())
+    return read_private(file)
 
 
 def read_term(config: SchedulerConfig) -> Term | None:

@@ -171,6 +171,7 @@ def test_scheduler_that_waits_for_a_frozen_standby_ends_when_told_to(tmp_path: P
         pair.b.process.send_signal(signal.SIGSTOP)
         client.submit(noted, pair.notes, "held")
         assert pair.a.stop() == 0
+        assert "could not be written" not in pair.a.output()
         assert not pair.starts()
         pair.a = pair.scheduler(pair.first)  # without its standby, as that does not answer
         until(lambda: pair.starts()["held"])

@@ -193,6 +193,12 @@ def test_standby_that_catches_up_is_not_replaced_by_another_one() -> None:
     assert source.peer == b"b"
 
 
+def test_scheduler_without_a_standby_leaves_none() -> None:
+    source = FollowedStream(TIMEOUT_SECONDS)
+    assert not source.is_due_to_leave(1.0)
+    assert not source.must_start_over(1.0)
+
+
 def test_nothing_is_kept_for_a_standby_that_is_lost_or_silent() -> None:
     source = in_step()
     source.appended(1, b"record", 0.5)

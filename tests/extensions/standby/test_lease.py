@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import boto3
 import pytest
@@ -16,6 +17,7 @@ from botocore.exceptions import ReadTimeoutError
 from scaler import Client
 from scaler.errors import UsageError
 from scaler.extensions.standby.lease import Lease, LeaseRecord
+from scaler.extensions.standby.term import own_id
 from tests.engines.moto_rig import moto_server
 from tests.extensions.standby.pair import kill, noted, running, until_said
 from tests.waiting import until
@@ -49,7 +51,7 @@ def close(*leases: Lease) -> None:
 
 def test_lease_has_one_holder_and_a_replaced_one_has_lost_it_for_good(store: dict[str, str]) -> None:
     async def main() -> None:
-        first, second = Lease(URL, "tcp://a:1"), Lease(URL, "tcp://b:1")
+        first, second = Lease(URL, "tcp://a:1", "a"), Lease(URL, "tcp://b:1", "b")
         assert await first.renew(1) is None
         assert await first.renew(1, lambda: "tcp://b:1") is None
         assert "tcp://a:1 has the lease" in (await second.renew(1) or "")
@@ -68,7 +70,7 @@ def test_lease_has_one_holder_and_a_replaced_one_has_lost_it_for_good(store: dic
 
 def test_concurrent_takers_get_one_lease(store: dict[str, str]) -> None:
     async def main() -> None:
-        leases = [Lease(URL, f"tcp://{name}:1") for name in "abcd"]
+        leases = [Lease(URL, f"tcp://{name}:1", name) for name in "abcd"]
         assert sorted(await asyncio.gather(*(lease.write(1, "") for lease in leases))) == [False] * 3 + [True]
         close(*leases)
 
@@ -80,17 +82,17 @@ def test_unreachable_store_and_malformed_url_are_explained(monkeypatch: pytest.M
         monkeypatch.setenv(name, value)
 
     async def main() -> None:
-        lease = Lease(URL, "tcp://a:1")
+        lease = Lease(URL, "tcp://a:1", "a")
         assert "cannot be renewed" in (await lease.renew(1) or "")
         assert not lease.is_lost
         close(lease)
         monkeypatch.setenv("AWS_ENDPOINT_URL", "no url")
-        lease = Lease(URL, "tcp://a:1")
+        lease = Lease(URL, "tcp://a:1", "a")
         assert "cannot be renewed: Invalid endpoint: no url" in (await lease.renew(1) or "")
         close(lease)
         for url in ("leases/cluster", "s3://leases", "s3:///cluster"):
             with pytest.raises(UsageError, match="s3://bucket/key"):
-                Lease(url, "tcp://a:1")
+                Lease(url, "tcp://a:1", "a")
 
     run(main)
 
@@ -103,20 +105,47 @@ def test_answers_that_break_off_or_contain_no_lease_do_not_end_the_renewal(monke
         for read, why in ((broken, "timeout"), (lambda: b"{}", "something else: name another one in standby_lease")):
             answer = {"ETag": "1", "Body": SimpleNamespace(read=read)}
             monkeypatch.setattr(Lease, "_s3", SimpleNamespace(get_object=lambda answer=answer, **_: answer))
-            lease = Lease(URL, "tcp://a:1")
+            lease = Lease(URL, "tcp://a:1", "a")
             assert why in (await lease.renew(1) or "")
             assert not lease.tag, "the object is not replaced"
 
     run(main)
 
 
+@pytest.mark.parametrize(("owner", "is_lost"), [("a", False), ("b", True)])
+def test_scheduler_keeps_its_lease_when_its_address_changes(
+    owner: str, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps(LeaseRecord(1, "tcp://a:1", "a", "", "1")._asdict()).encode()
+    store = SimpleNamespace(
+        get_object=lambda **_: {"ETag": "1", "Body": SimpleNamespace(read=lambda: body)},
+        put_object=lambda **_: {"ETag": "2"},
+    )
+
+    async def main() -> None:
+        monkeypatch.setattr(Lease, "_s3", store)
+        lease = Lease(URL, "tcp://other:1", owner)
+        assert (await lease.renew(1) is not None, lease.is_lost) == (is_lost, is_lost)
+
+    run(main)
+
+
+def test_state_directory_has_one_id(tmp_path: Path) -> None:
+    configs: Any = [SimpleNamespace(state_directory=str(tmp_path / name)) for name in "ab"]
+    first, second = configs
+    assert own_id(first) == own_id(first) != own_id(second)
+
+
 def test_lease_names_the_standby_of_the_moment_at_which_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     written = list[bytes]()
 
+    def put(**given: Any) -> dict[str, str]:
+        written.append(given["Body"])
+        return {"ETag": "2"}
+
     async def main() -> None:
-        store = SimpleNamespace(put_object=lambda **given: written.append(given["Body"]) or {"ETag": "2"})
-        monkeypatch.setattr(Lease, "_s3", store)
-        lease, in_step = Lease(URL, "tcp://a:1"), ["tcp://b:1"]
+        monkeypatch.setattr(Lease, "_s3", SimpleNamespace(put_object=put))
+        lease, in_step = Lease(URL, "tcp://a:1", "a"), ["tcp://b:1"]
         lease.tag = "1"
 
         async def leave() -> None:
