@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from random import Random
 from typing import Any
 
 from opentelemetry import trace
@@ -31,7 +30,6 @@ class CallTracer:
     def __init__(self, owner: bytes, ratio: float | None = None) -> None:
         self._owner = owner
         self._ratio = ratio
-        self._random = Random()  # noqa: S311 (seeding `random` must not decide)
         self._provider: Any = None
         """For programs without a provider."""
         self._spans: TaskSpans | None = None
@@ -71,8 +69,6 @@ class CallTracer:
     def _begins(self, call: int, name: str) -> bool:
         """Return whether to begin a sampled trace without a caller's span. call: trace id of all tasks of a call; 0:
         each task has its own."""
-        if self._ratio is not None and not call:
-            return self._random.random() < self._ratio
         sampler = (
             TraceIdRatioBased(self._ratio)
             if self._ratio is not None
