@@ -181,6 +181,28 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
     run(main)
 
 
+def test_running_scheduler_stops_for_its_standby_and_refuses_a_second_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "scaler")
+
+    async def main() -> None:
+        first, _, _, second, third = free_addresses(count=5)
+        with closing(Stage(config_of(tmp_path / "a", bind_address=first))) as stage:
+            config = config_of(tmp_path / "b", bind_address=second, standby_of=first)
+            standby = Standby(config, Term(serves=False))
+            await soon(lambda: f"in step with {first}" in caplog.text)
+            other = Standby(config_of(tmp_path / "c", bind_address=third, standby_of=first), Term(serves=False))
+            await soon(lambda: f"the scheduler has the standby {second} already: stop one of the two" in caplog.text)
+            other.close()
+            assert await standby.promote(force=False) == ""
+            assert stage.stop.is_set()
+            standby.promoted.set_result(None)
+            standby.close()
+
+    run(main)
+
+
 def test_schedulers_with_and_without_a_journal_begin_with_the_same_epoch(tmp_path: Path) -> None:
     epochs = list[int]()
 
