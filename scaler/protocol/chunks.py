@@ -1,4 +1,4 @@
-"""Chunks of objects, each of which is transferred between stores separately. Pure."""
+"""Chunks of objects, which stores transfer separately. Pure."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Tasks have a separate socket, so that the agent can reclaim them. Specs, definitions, and storage addresses are
 announced on another socket before the tasks that need them.
 
-The agent writes tuples, each of which contains a kind and values. A processor runs user code, so its datagrams are
+The agent writes tuples of a kind and values. A processor runs user code, so its datagrams are
 untrusted: structs with checked lengths (ProtocolError). Results are rows of `RESULT` followed by all payloads, so that
 a processor can send the page's bytes unchanged. All other datagrams are a `Note`.
 
@@ -38,7 +38,7 @@ DATAGRAM_BYTES = 60 * 1024
 MAX_FILE_BYTES = 1024 * 1024 * 1024
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 LARGE = b"\0"
-"""Placeholder of a datagram sent as a memory file, whose descriptor is attached. Never a datagram by itself."""
+"""Placeholder of a datagram sent as a memory file, whose descriptor is attached. Never sent alone."""
 GRANT = b"G"
 """Agent to processor, on the result socket: grants the requested slot."""
 

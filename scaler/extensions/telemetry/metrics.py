@@ -38,7 +38,7 @@ def converted(families: Iterable[Any], resource: Resource, since_ns: int, now_ns
 
 
 async def send(metrics: Any, endpoint: str) -> None:
-    """Send metrics until cancelled. A failure is logged once, and loses the values collected meanwhile."""
+    """Send metrics until cancelled. A failure is logged once, and loses the values collected until then."""
     from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 (100 ms)
 
     suppress_instrumentation()

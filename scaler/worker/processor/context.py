@@ -181,7 +181,7 @@ class ProcessorContext:
             self.on_task.pop()()
 
     def end_waits(self) -> None:
-        """Take back the slot of a task that has ended."""
+        """Take back an ended task's slot."""
         with self._lock:
             self.has_waited = False
             self._task_count += 1

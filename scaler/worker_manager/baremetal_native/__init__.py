@@ -150,7 +150,7 @@ class AgentProcess(ChildProcess):
         self.kill()
         returncode = self.reap()
         asked = self.stop_at is not None
-        # SIGTERM may arrive just before the agent exits by itself.
+        # SIGTERM may arrive just before the agent exits anyway.
         told = asked and returncode in (0, -signal.SIGTERM)
         reason = "stopped" if told else ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
         os.close(self._words)

@@ -249,7 +249,7 @@ class SlurmBackend(PolledBackend):
         except BackendError as error:
             if error.is_temporary or not _ENDED.search(str(error)):
                 raise
-        return "stopping"  # a job that has ended is listed as ended, or not at all
+        return "stopping"  # an ended job is listed as ended, or not at all
 
     def list_ids(self, *, search: bool) -> list[str]:
         del search
@@ -325,7 +325,7 @@ class SlurmBackend(PolledBackend):
         self._directory = directory
 
     def _script_for(self, nodes: int) -> str:
-        """Return the script of a job with a unit on each of several nodes, all of which end if one fails."""
+        """Return the script of a job that runs a unit on each of several nodes. If one fails, all end."""
         output = f"--output={quote(self._directory)}/slurm-%j.%t.out"
         step = f"srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={self._config.slurm_cpus} --mpi=none {output}"
         script = quote(f"SCALER_RANK=$SLURM_PROCID\n{self._script}")
