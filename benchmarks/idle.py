@@ -20,10 +20,7 @@ SETTLE_SECONDS = 1.0
 
 ROW = Row(
     title="idle, whole stack and client: MB / % of a core",
-    figures=(
-        Figure("MB", 200, is_higher_better=False, of_executor=4.5),
-        Figure("CPU %", 1, is_higher_better=False),
-    ),
+    figures=(Figure("MB", 200, is_higher_better=False, of_executor=4.5), Figure("CPU %", 1, is_higher_better=False)),
     full={"seconds": 10},
     short={"seconds": 2},
 )

@@ -25,10 +25,7 @@ GIVE_UP_SECONDS = 60.0
 
 ROW = Row(
     title="SIGKILL a process that runs tasks, {tasks} x 50 ms: correct results, % / s",
-    figures=(
-        Figure("right %", 100, must_hold=True),
-        Figure("s", 5.6, is_higher_better=False),
-    ),
+    figures=(Figure("right %", 100, must_hold=True), Figure("s", 5.6, is_higher_better=False)),
     full={"tasks": 200, "kill_after_ms": 1_000},
     short={"tasks": 40, "kill_after_ms": 300},
 )

@@ -17,12 +17,7 @@ from benchmarks.rows import Figure, Row, run_script
 from benchmarks.systems import Start
 from benchmarks.tasks import check, identity
 
-ROW = Row(
-    title="start to first result: s",
-    figures=(Figure("s", 1.2, is_higher_better=False),),
-    full={},
-    short={},
-)
+ROW = Row(title="start to first result: s", figures=(Figure("s", 1.2, is_higher_better=False),), full={}, short={})
 
 
 def scenario(start: Start) -> dict[str, float]:

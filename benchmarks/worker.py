@@ -83,10 +83,7 @@ async def measure(tasks: int, slots: int) -> None:
         logging_level="WARNING",
     )
     worker = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "scaler.worker",
-        env={**os.environ, WORKER_CONFIG_VARIABLE: config.to_json()},
+        sys.executable, "-m", "scaler.worker", env={**os.environ, WORKER_CONFIG_VARIABLE: config.to_json()}
     )
     await scheduler.opened.wait()
     await asyncio.sleep(1.0)  # until the processors are ready

@@ -75,10 +75,7 @@ def config_and_address() -> Iterator[tuple[Path, str]]:
         yield CONFIG, f"tcp://127.0.0.1:{PORTS[0]}"
         return
     free = ReservedPorts(len(PORTS))
-    print(
-        f"demo:    used by other programs: {', '.join(taken)}; the demo uses ports from {free.first} on",
-        flush=True,
-    )
+    print(f"demo:    used by other programs: {', '.join(taken)}; the demo uses ports from {free.first} on", flush=True)
     try:
         with tempfile.TemporaryDirectory() as directory:
             names = {str(port): str(free.first + index) for index, port in enumerate(PORTS)}

@@ -20,9 +20,6 @@ def train(steps):
 
 
 # stream_output=True applies to all tasks of this client. submit_verbose accepts it for a single task.
-with (
-    SchedulerClusterCombo(n_workers=1) as cluster,
-    Client(address=cluster.get_address(), stream_output=True) as client,
-):
+with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address(), stream_output=True) as client:
     loss = client.submit(train, 3).result()
     print("trained to", loss)

@@ -35,11 +35,7 @@ CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "scheduler": (("scaler/scheduler/core/*.py",), ("tests/unit/scheduler", "tests/scenarios")),
     "session": (("scaler/protocol/session.py",), ("tests/unit/protocol", "tests/properties/test_session_delivery.py")),
     "net": (
-        (
-            "scaler/net/connector_core.py",
-            "scaler/net/listener_core.py",
-            "scaler/net/transport.py",
-        ),
+        ("scaler/net/connector_core.py", "scaler/net/listener_core.py", "scaler/net/transport.py"),
         ("tests/unit/net", "tests/properties/test_session_network.py"),
     ),
     "storage": (

@@ -224,13 +224,7 @@ class Supervision:
         return min((at for at in deadlines if self._stepped_at < at < math.inf), default=None)
 
     def _ended_in_stop(
-        self,
-        entry: _Entry,
-        phase: _Phase,
-        returncode: int | None,
-        reason: str,
-        now: float,
-        last_lines: Sequence[str],
+        self, entry: _Entry, phase: _Phase, returncode: int | None, reason: str, now: float, last_lines: Sequence[str]
     ) -> None:
         if not entry.pid:
             text = f"{entry.component.name} could not be started"

@@ -92,11 +92,7 @@ def local_config(
     if storage_address is not None:
         storage = load(ObjectStorageServerConfig, bind_address=storage_address)
         # Objects are on the disk of the separate storage.
-        beside = {
-            "object_storage_address": storage_address,
-            "spill_directory": "",
-            "spill_limit_bytes": -1,
-        }
+        beside = {"object_storage_address": storage_address, "spill_directory": "", "spill_limit_bytes": -1}
     scheduler = load(scheduler_model_of(sources), bind_address=address, **beside)
     own_address = local_address(scheduler.bind_address)
     workers = load(ClusterConfig, scheduler_address=own_address)

@@ -357,8 +357,5 @@ def _none(status: Status, rounds: Mapping[str, float]) -> str:
         parts.append(f"the object storage answers after {timed(status.storage.latency_seconds)}")
     if rounds:
         host, longest = max(rounds.items(), key=lambda item: item[1])
-        parts.insert(
-            0,
-            f"round trips take {timed(median(rounds.values()))}, at most {timed(longest)} to {host}",
-        )
+        parts.insert(0, f"round trips take {timed(median(rounds.values()))}, at most {timed(longest)} to {host}")
     return f"Neither the network nor the scheduler is slow: {', '.join(parts)}."

@@ -112,11 +112,7 @@ class Transfers:
             future.add_done_callback(partial(self._chunk_ended, run, number, source))
 
     def _chunk_ended(
-        self,
-        run: ChunkRun,
-        number: int,
-        source: StorageClient | BackendClient,
-        future: asyncio.Future[ByteRange],
+        self, run: ChunkRun, number: int, source: StorageClient | BackendClient, future: asyncio.Future[ByteRange]
     ) -> None:
         if future.cancelled():
             return

@@ -51,9 +51,7 @@ def parse(policy_content: str) -> Constraints:
         if text := MOVED.get(entry.partition("=")[0].rpartition(".")[2].strip()):
             raise UsageError(f"policy_content {entry!r}: {text}")
         manager_id, key, text = key_value(
-            entry,
-            GLOBAL_KEYS + MANAGER_KEYS,
-            "finish_seconds=600, or manager.key=value, such as cloud.idle_seconds=60",
+            entry, GLOBAL_KEYS + MANAGER_KEYS, "finish_seconds=600, or manager.key=value, such as cloud.idle_seconds=60"
         )
         if manager_id and key in GLOBAL_KEYS:
             raise UsageError(

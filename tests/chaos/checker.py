@@ -212,12 +212,7 @@ def _needed_until(tasks: Mapping[str, _Task]) -> dict[str, float]:
 
 
 def _check_starts(
-    verdict: Verdict,
-    name: str,
-    task: _Task,
-    submitted: Submitted,
-    strikes: _Strikes | None,
-    needed_until: float,
+    verdict: Verdict, name: str, task: _Task, submitted: Submitted, strikes: _Strikes | None, needed_until: float
 ) -> None:
     """strikes: faults that affected the task's durable session, or None for other tasks."""
     delivered_at, ended_at = (task.outcomes[0].at if task.outcomes else math.inf), math.inf

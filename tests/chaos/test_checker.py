@@ -99,10 +99,7 @@ def test_history_that_keeps_all_promises_has_no_violation() -> None:
         ([*GOOD[:-2], GOOD[-1]], "d ended after 0 starts with CancelledError: "),
         (lost("e", "SchedulerLostError", 1, 0), "e ended after 1 starts with SchedulerLostError: some words"),
         (lost("e", "LimitError", 1, 3), "e ended after 1 starts with LimitError: some words"),
-        (
-            lost("e", "WorkerLostError", 2, 3),
-            "e with retries=3 ended after 2 starts with WorkerLostError: some words",
-        ),
+        (lost("e", "WorkerLostError", 2, 3), "e with retries=3 ended after 2 starts with WorkerLostError: some words"),
         (lost("e", "PoisonTaskError", 1, 3), "e with retries=3 ended after 1 starts with PoisonTaskError: some words"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -249,11 +249,7 @@ class MemoryListener(Listener):
     """A server's in-memory end."""
 
     def __init__(
-        self,
-        network: MemoryNetwork,
-        address: str,
-        core: ListenerCore,
-        on_events: Callable[[list[ListenerEvent]], None],
+        self, network: MemoryNetwork, address: str, core: ListenerCore, on_events: Callable[[list[ListenerEvent]], None]
     ) -> None:
         super().__init__(core, on_events, NetworkTime(network))
         self.addresses = (address,)
@@ -285,10 +281,7 @@ class MemoryConnector(ConnectorShell):
     """See `connection.Connector`."""
 
     def __init__(
-        self,
-        network: MemoryNetwork,
-        core: ConnectorCore,
-        on_events: Callable[[list[ConnectorEvent]], None],
+        self, network: MemoryNetwork, core: ConnectorCore, on_events: Callable[[list[ConnectorEvent]], None]
     ) -> None:
         super().__init__(core, on_events, NetworkTime(network))
         self._network = network

@@ -278,9 +278,7 @@ def test_goodbye_with_a_refusal_stops_the_peer_permanently(network: Network) -> 
 # -- limits and invalid messages ------------------------------------------------------------------------------------
 
 
-def test_forbidden_messages_are_dropped_and_finally_cut_the_connection(
-    network: Network,
-) -> None:
+def test_forbidden_messages_are_dropped_and_finally_cut_the_connection(network: Network) -> None:
     server, peer = met(network, role=Role.CLIENT)
     for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
         peer.connector.send(ForgetOwner(bytes(8)))

@@ -24,13 +24,7 @@ from botocore.exceptions import (
 
 from scaler.errors import UsageError
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import (
-    AwsClient,
-    AwsError,
-    aws_error,
-    owner_tags,
-    with_region,
-)
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_error, owner_tags, with_region
 
 
 @pytest.fixture(autouse=True)

@@ -168,10 +168,7 @@ def test_manager_stopped_before_its_batch_system_answers_leaves_no_command(
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
     running = Command(
-        "scaler_worker_manager",
-        ("slurm", "tcp://127.0.0.1:1", "-wmi", "m", "--slurm-time-minutes", "1"),
-        {},
-        tmp_path,
+        "scaler_worker_manager", ("slurm", "tcp://127.0.0.1:1", "-wmi", "m", "--slurm-time-minutes", "1"), {}, tmp_path
     )
     try:
         until(pid_file.exists, WAIT_SECONDS)

@@ -87,9 +87,7 @@ def remove_package(account: Account) -> None:
     s3.close()
 
 
-def test_setup_uploads_the_package_and_grants_instances_only_that(
-    aws: AwsEmulator,
-) -> None:
+def test_setup_uploads_the_package_and_grants_instances_only_that(aws: AwsEmulator) -> None:
     account = Account(aws, **INSTALLED, worker_requirements=("msgpack",))
     lines = account.do("setup")
     assert [line.split()[:2] for line in lines[:2]] == [["created", "bucket"], ["created", "package"]]

@@ -18,16 +18,7 @@ from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.kubernetes import backend as backend_module
 from scaler.worker_manager.kubernetes import pods
 from scaler.worker_manager.kubernetes.backend import KubernetesBackend
-from tests.engines.kubernetes_rig import (
-    FAILS,
-    STUBBORN,
-    Site,
-    StandInSite,
-    backend_of,
-    open_site,
-    states,
-    until,
-)
+from tests.engines.kubernetes_rig import FAILS, STUBBORN, Site, StandInSite, backend_of, open_site, states, until
 from tests.waiting import until as eventually
 
 BOTH_ATTEMPTS = 2

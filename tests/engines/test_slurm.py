@@ -193,11 +193,7 @@ def test_tasks_of_a_lost_node_run_on_the_other_one(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate = tmp_path / "gate"
-    with (
-        slurm.node_again("n1"),
-        manager(tmp_path, address, 3, "--slurm-cpus", "3") as batch,
-        Client(address) as client,
-    ):
+    with slurm.node_again("n1"), manager(tmp_path, address, 3, "--slurm-cpus", "3") as batch, Client(address) as client:
         futures = [client.submit(wait_at_gate, number, str(gate)) for number in range(3)]
         [unit_id] = eventually(lambda: slurm.running_on("n1"))
         until(lambda: all(future.running() for future in futures), WAIT_SECONDS)

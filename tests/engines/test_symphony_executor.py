@@ -215,10 +215,7 @@ def test_unreadable_response_fails_only_its_call(begin: Begin) -> None:
     rig = begin(Fault("response", "unreadable", 1, text="torn"))
     torn, whole = call(square, 1), call(square, 2)
     rig.run(torn, whole)
-    assert rig.failure(torn) == (
-        Outcome.WORKER_LOST,
-        "Symphony ran the task, but its result cannot be read: torn",
-    )
+    assert rig.failure(torn) == (Outcome.WORKER_LOST, "Symphony ran the task, but its result cannot be read: torn")
     assert rig.values(whole) == [4]
 
 

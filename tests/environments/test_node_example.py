@@ -105,10 +105,7 @@ def test_program_prints_what_python_has_computed(node: Path, keys: Keys, address
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (
-            "none",
-            "the handshake failed",
-        ),
+        ("none", "the handshake failed"),
         ("unknown", "the server refuses this key"),
         ("of another cluster", "the handshake failed"),
         ("nothing listens", "nothing listens there"),

@@ -40,9 +40,7 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     assert any(line.startswith(start) for line in process.stdout), f"{start!r} never came"
 
 
-def test_demo_shows_results_progress_and_speed_on_free_ports(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_demo_shows_results_progress_and_speed_on_free_ports(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", PORTS[1]))

@@ -16,9 +16,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def test_without_extensions_tasks_run_and_questions_explain_the_absence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_extensions_tasks_run_and_questions_explain_the_absence(capsys: pytest.CaptureFixture[str]) -> None:
     off = tuple(f"-{name}" for name in EXTENSIONS.built_in)
     with SchedulerClusterCombo(n_workers=1, extensions=off) as combo:
         with Client(combo.get_address()) as client:

@@ -34,16 +34,7 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, Envelope
 from scaler.security.credential import Credential
 from scaler.serialization import parts_of
-from scaler.worker.frames import (
-    MAX_ROWS,
-    RESULT,
-    Note,
-    PageReader,
-    ToAgent,
-    make_page,
-    pack_note,
-    pack_results,
-)
+from scaler.worker.frames import MAX_ROWS, RESULT, Note, PageReader, ToAgent, make_page, pack_note, pack_results
 from scaler.worker_manager.aws_hpc.objects import call_of, pack_bundle
 from scaler.worker_manager.aws_hpc.requests import JOB_SPEC_VARIABLE, JobSpec
 from tests.fuzz import mutations, peers

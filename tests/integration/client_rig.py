@@ -12,16 +12,7 @@ from typing import Any, TypeVar
 from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.messages import (
-    Finished,
-    Hello,
-    Message,
-    Outcome,
-    Refused,
-    Submit,
-    TaskGroup,
-    Welcome,
-)
+from scaler.protocol.messages import Finished, Hello, Message, Outcome, Refused, Submit, TaskGroup, Welcome
 
 WAIT_SECONDS = 20.0
 MessageT = TypeVar("MessageT")

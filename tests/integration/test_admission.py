@@ -138,11 +138,7 @@ def test_refused_worker_reports_reason_and_remedy(
 
 
 def assert_refused(
-    words: Sequence[str],
-    address: str,
-    flags: Sequence[str],
-    texts: Sequence[str],
-    directory: Path,
+    words: Sequence[str], address: str, flags: Sequence[str], texts: Sequence[str], directory: Path
 ) -> None:
     """Start a command that must print these texts."""
     if _role(words) == "monitor":
@@ -255,9 +251,7 @@ with socket.socket(socket.AF_UNIX) as connection:
         assert as_another_user(program, combo.get_address()) == "cut\n"
 
 
-def test_processes_of_a_user_share_run_keys_without_a_local_listener(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_of_a_user_share_run_keys_without_a_local_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     with SchedulerClusterCombo(n_workers=1) as combo:
         monkeypatch.setattr("scaler.net.connector.connect_local", lambda *_: None)
         with Client(combo.get_address()) as client:

@@ -55,9 +55,7 @@ async def test_local_peer_may_announce_only_a_hello_before_its_welcome(envelope:
 
 @needs_linux
 @on_a_loop
-async def test_large_announced_but_unsent_bodies_use_bounded_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_large_announced_but_unsent_bodies_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "MAX_PARTIAL_BYTES", 2 * MAX_BATCH_BYTES)
 
     server = Servant(has_local_listener=True)

@@ -58,9 +58,7 @@ def test_incompatible_versions_are_named_before_the_first_task(
 # -- tasks
 
 
-def test_oversized_object_is_refused_with_the_limit_and_the_client_continues(
-    tmp_path: Path,
-) -> None:
+def test_oversized_object_is_refused_with_the_limit_and_the_client_continues(tmp_path: Path) -> None:
     ports = ReservedPorts(3)
     file = tmp_path / "small.toml"
     file.write_text(

@@ -180,11 +180,7 @@ def no_such_host() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("place", "reason"),
-    [
-        (nobody, "connection refused .*"),
-        (no_such_host, "unknown host name"),
-        (silence, "no answer yet"),
-    ],
+    [(nobody, "connection refused .*"), (no_such_host, "unknown host name"), (silence, "no answer yet")],
 )
 def test_unreachable_scheduler_error_names_address_timeout_and_cause(place: Callable[[], Any], reason: str) -> None:
     with place() as address, pytest.raises(UnreachableError) as caught:

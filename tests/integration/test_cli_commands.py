@@ -39,12 +39,7 @@ def test_every_command_reports_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["scaler", "local", "-n", "many"],
-        ["scaler_scheduler", "somewhere"],
-        ["nonsense"],
-    ],
+    "arguments", [["scaler", "local", "-n", "many"], ["scaler_scheduler", "somewhere"], ["nonsense"]]
 )
 def test_usage_errors_are_one_line_with_exit_code_2(arguments: list[str]) -> None:
     done = run(*arguments)

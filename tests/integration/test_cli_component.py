@@ -69,8 +69,7 @@ def test_second_signal_kills_even_a_stuck_component() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "text"),
-    [("usage", 2, "scheduler: that\\ncannot be\n"), ("failure", 1, "scheduler: no more\n")],
+    ("what", "code", "text"), [("usage", 2, "scheduler: that\\ncannot be\n"), ("failure", 1, "scheduler: no more\n")]
 )
 def test_user_errors_end_in_one_line(what: str, code: int, text: str) -> None:
     with component(what) as (process, _ready):

@@ -294,9 +294,7 @@ def test_usage_error_is_one_line_with_exit_code_2(arguments: list[str], said: st
     assert done.err.count("\n") == 1
 
 
-def test_address_of_another_service_exits_with_1_and_names_the_right_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_address_of_another_service_exits_with_1_and_names_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(EmbeddedStorage("tcp://127.0.0.1:0")) as storage:
         assert run_command("scaler", ["explain", TASK.hex(), storage.address, "-t", "60"]) == 1
     said = capsys.readouterr().err

@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
-from scaler.errors import (
-    ClientClosedError,
-    ClientDisconnectedError,
-    ProtectedError,
-    UsageError,
-)
+from scaler.errors import ClientClosedError, ClientDisconnectedError, ProtectedError, UsageError
 from tests.waiting import wait_for_file
 
 

@@ -24,10 +24,7 @@ SECONDS = 20
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with (
-        SchedulerClusterCombo(n_workers=1) as combo,
-        Client(combo.get_address(), timeout_seconds=SECONDS) as connected,
-    ):
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address(), timeout_seconds=SECONDS) as connected:
         connected.submit(int).result(SECONDS)
         yield connected
 

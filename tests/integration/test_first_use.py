@@ -292,9 +292,7 @@ def scheduler_of(program: Program) -> psutil.Process:
     return next(process for process in program.started() if process.cmdline()[-1] == "scheduler")
 
 
-def test_cluster_name_survives_restarts_and_is_freed_on_shutdown(
-    command: Callable[..., Program],
-) -> None:
+def test_cluster_name_survives_restarts_and_is_freed_on_shutdown(command: Callable[..., Program]) -> None:
     program = command("local", "-n", "1")
     line_with(program, "connect with")
     found = find("local")

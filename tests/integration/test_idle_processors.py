@@ -19,10 +19,7 @@ SIZE_BYTES = 100_000_000
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with (
-        SchedulerClusterCombo(n_workers=1) as combo,
-        Client(combo.get_address(), timeout_seconds=SECONDS) as connected,
-    ):
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address(), timeout_seconds=SECONDS) as connected:
         connected.submit(setattr, main, "COLLECT_NS", 500_000_000).result(SECONDS)
         yield connected
 

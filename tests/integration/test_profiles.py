@@ -117,9 +117,7 @@ def test_only_the_main_thread_of_a_task_counts(cluster: SchedulerClusterCombo, t
 
 
 @pytest.mark.parametrize("interval_seconds", short_form([0.02, 0.0]))
-def test_profile_interval_sets_the_sampling_rate_and_0_disables_it(
-    interval_seconds: float,
-) -> None:
+def test_profile_interval_sets_the_sampling_rate_and_0_disables_it(interval_seconds: float) -> None:
     with (
         SchedulerClusterCombo(n_workers=1, profile_interval_seconds=interval_seconds) as combo,
         Client(combo.get_address()) as client,

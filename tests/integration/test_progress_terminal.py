@@ -57,11 +57,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, 80))
         self.process = subprocess.Popen(
-            [sys.executable, str(program), address],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
+            [sys.executable, str(program), address], stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         self.settings = termios.tcgetattr(slave)
         self._slave = slave

@@ -46,9 +46,7 @@ SAID: list[tuple[str, bytes, int, int, m.Message]] = [
         1,
         0,
         m.Submit(
-            [(NAME, FUNCTION)],
-            [m.TaskGroup(m.Spec(NAME, name="math:factorial"), [TASK], [b'\x06{"args":[20]}'])],
-            0,
+            [(NAME, FUNCTION)], [m.TaskGroup(m.Spec(NAME, name="math:factorial"), [TASK], [b'\x06{"args":[20]}'])], 0
         ),
     ),
     (

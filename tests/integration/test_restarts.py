@@ -59,9 +59,7 @@ def test_run_keys_of_a_restarted_server_are_found_at_once(runtime: Path) -> None
     assert list(runtime.glob("*.keys")) == []
 
 
-def test_client_with_a_key_regains_its_objects_after_either_server_restarts(
-    tmp_path: Path,
-) -> None:
+def test_client_with_a_key_regains_its_objects_after_either_server_restarts(tmp_path: Path) -> None:
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     path = tmp_path / "alice.credentials"
     write_private(path, keys.add("alice", "client").to_text())

@@ -251,9 +251,7 @@ class BusyBackend(MemoryBackend):
             raise BackendError("throttled")
 
 
-def test_manager_exiting_while_its_service_is_busy_retries_and_cleans_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_manager_exiting_while_its_service_is_busy_retries_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.01)
     backend = BusyBackend(Capacity.of_units(1, 8, outlive_manager=True))
 

@@ -49,11 +49,7 @@ def submit(client: Peer, count: int, **spec: Any) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("settings", "kept"),
-    [
-        ({}, {3, 2}),
-        ({"history_retention_seconds": 150_000.0}, {2}),
-        ({"history_retention_seconds": 9e6}, {40, 3, 2}),
-    ],
+    [({}, {3, 2}), ({"history_retention_seconds": 150_000.0}, {2}), ({"history_retention_seconds": 9e6}, {40, 3, 2})],
 )
 def test_history_on_disk_respects_the_configured_age(tmp_path: Path, settings: dict[str, Any], kept: set[int]) -> None:
     folder, now = tmp_path / "history", time.time()
@@ -99,9 +95,7 @@ def test_clients_and_workers_get_the_advertised_storage_address() -> None:
             assert welcome.object_storage_address == "tcp://storage.example:7"
 
     on_a_scheduler(
-        story,
-        object_storage_address="tcp://127.0.0.1:9",
-        advertised_object_storage_address="tcp://storage.example:7",
+        story, object_storage_address="tcp://127.0.0.1:9", advertised_object_storage_address="tcp://storage.example:7"
     )
 
 

@@ -253,10 +253,7 @@ def test_workers_log_as_configured_in_their_manager(tmp_path: Path) -> None:
 def test_explain_names_a_preload_while_it_delays_a_task(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     preload = f"tests.waiting:wait_for_file('{gate}')"
-    with (
-        SchedulerClusterCombo(n_workers=1, preload=preload) as cluster,
-        Client(cluster.get_address()) as client,
-    ):
+    with SchedulerClusterCombo(n_workers=1, preload=preload) as cluster, Client(cluster.get_address()) as client:
         future = client.submit(time.sleep, 1000)
         until(lambda: f"where the preload {preload} has not returned yet" in client.explain(future))
         gate.touch()

@@ -43,10 +43,7 @@ WAITS: dict[str, tuple[Wait, Callable[[str], bool]]] = {
         lambda client, gate: [each.result() for each in client.as_completed([client.submit(hold, gate)])],
         has_begun,
     ),
-    "wait": (
-        lambda client, gate: concurrent.futures.wait([client.submit(hold, gate)]).done.pop().result(),
-        has_begun,
-    ),
+    "wait": (lambda client, gate: concurrent.futures.wait([client.submit(hold, gate)]).done.pop().result(), has_begun),
     "map": (lambda client, gate: client.map(hold, [gate] * 3), has_begun),
     "imap": (lambda client, gate: list(client.imap(hold, repeat(gate))), has_begun),
     "get": (lambda client, gate: client.get({"a": (partial(hold, gate),)}, ["a"]), has_begun),

@@ -125,8 +125,7 @@ def test_taken_port_is_reported_and_the_page_uses_a_later_one(ports: ReservedPor
             assert int(address.rpartition(":")[2]) != port
             assert httpx.get(f"{address}/api/status").status_code == 200
             assert within(
-                WAIT_SECONDS,
-                lambda: f"port {port} is in use, so the web page is at {address}" in running.output(),
+                WAIT_SECONDS, lambda: f"port {port} is in use, so the web page is at {address}" in running.output()
             )
 
 

@@ -247,14 +247,7 @@ def graph_in_chunks(client: Client, function: Any, items: list[Any]) -> list[Any
     return [found[key] for key in wanted]
 
 
-WAYS = (
-    submit_all,
-    map_in_chunks,
-    map_by_measurement,
-    imap_in_chunks,
-    starmap_in_chunks,
-    graph_in_chunks,
-)
+WAYS = (submit_all, map_in_chunks, map_by_measurement, imap_in_chunks, starmap_in_chunks, graph_in_chunks)
 FUNCTIONS = ("seen", "lookup", "default", "closure", "counter", "bound", "lambda")
 CALLS = (
     *itertools.product(FUNCTIONS, ("[1, 2, 3, 4, 5]",)),

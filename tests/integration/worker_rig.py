@@ -194,20 +194,9 @@ async def _running(
         await rig.close()
 
 
-def play(
-    story: Callable[[Rig], Any],
-    *,
-    storage: str = "",
-    with_storage: bool = False,
-    **config: Any,
-) -> None:
+def play(story: Callable[[Rig], Any], *, storage: str = "", with_storage: bool = False, **config: Any) -> None:
     """Run a scenario with a worker, and check that it leaves nothing behind. with_storage: with a real storage."""
-    made = WorkerConfig(
-        scheduler_address="tcp://127.0.0.1:1",
-        worker_manager_id="manager",
-        unit_id="unit",
-        **config,
-    )
+    made = WorkerConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="manager", unit_id="unit", **config)
     fork_server = start_fork_server(made)
     embedded = EmbeddedStorage("tcp://127.0.0.1:0", 2**30) if with_storage else None
 

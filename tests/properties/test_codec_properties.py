@@ -170,9 +170,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Pin: st.builds(m.Pin, IDS),
     m.Release: st.builds(m.Release, IDS),
     m.Finished: st.builds(
-        lambda number, drawn: m.Finished(number=number, **drawn),
-        U64,
-        columns(outcomes=FINAL, payloads=DATA, **PROFILE),
+        lambda number, drawn: m.Finished(number=number, **drawn), U64, columns(outcomes=FINAL, payloads=DATA, **PROFILE)
     ),
     m.Run: st.builds(m.Run, FUNCTIONS, st.lists(ATTEMPTS, max_size=3)),
     m.ForgetFunctions: st.builds(m.ForgetFunctions, IDS),
@@ -302,9 +300,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     FindHistory: st.builds(FindHistory, CLOCK, CLOCK),
     HistoryFound: st.builds(HistoryFound, CLOCK, CLOCK, DATA),
     m.WorkerLogged: st.builds(
-        m.WorkerLogged,
-        st.lists(st.builds(m.LogLine, CLOCK, TEXT, TEXT, TEXT, st.just(b"") | ID), max_size=3),
-        U32,
+        m.WorkerLogged, st.lists(st.builds(m.LogLine, CLOCK, TEXT, TEXT, TEXT, st.just(b"") | ID), max_size=3), U32
     ),
     m.ReadTable: st.builds(m.ReadTable, TEXT, TEXT, U32),
     m.TableRead: st.builds(m.TableRead, DATA),

@@ -16,12 +16,7 @@ from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Recei
 from scaler.object_storage import body as layout
 from scaler.object_storage import core as storage_core
 from scaler.object_storage import objects, requests, sending
-from scaler.object_storage.commands import (
-    ExpirePeer,
-    ReceivedMemory,
-    SendToPeer,
-    StorageInput,
-)
+from scaler.object_storage.commands import ExpirePeer, ReceivedMemory, SendToPeer, StorageInput
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.messages import PutObject, StorageReply
 from scaler.object_storage.requests import (

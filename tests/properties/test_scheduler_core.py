@@ -20,25 +20,10 @@ from scaler.net.connection import Resumed
 from scaler.object_storage.messages import ObjectsHeld, UseBackend
 from scaler.policy.load import load_policy
 from scaler.protocol import messages as m
-from scaler.scheduler.core.commands import (
-    Command,
-    Input,
-    Perform,
-    Send,
-    SendToStorage,
-    StorageConnected,
-    StorageSaid,
-)
+from scaler.scheduler.core.commands import Command, Input, Perform, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.state import Assigned, Recalled
 from tests.extensions.durability.journaled import Journaled
-from tests.properties.cluster_model import (
-    Model,
-    ModelClient,
-    ModelTask,
-    ModelWorker,
-    exception_of,
-    value_of,
-)
+from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster, delivered
 
 NOTHING = ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.stack_profile import (
-    MAX_DEPTH,
-    MAX_STACKS,
-    StackProfile,
-    label,
-    read_document,
-    read_json,
-)
+from scaler.stack_profile import MAX_DEPTH, MAX_STACKS, StackProfile, label, read_document, read_json
 
 FRAMES = st.sampled_from([f"f{number} (m/a.py:{number})" for number in range(6)])
 STACKS = st.lists(FRAMES, max_size=5).map(tuple)

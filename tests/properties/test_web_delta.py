@@ -31,10 +31,7 @@ statuses = st.builds(
     rows,
     rows,
 )
-happened = st.builds(
-    lambda tasks: ("events", tasks),
-    st.lists(st.tuples(names, states), max_size=130),
-)
+happened = st.builds(lambda tasks: ("events", tasks), st.lists(st.tuples(names, states), max_size=130))
 steps = st.lists(statuses | happened | st.just(("update",)), max_size=15)
 
 

@@ -11,14 +11,7 @@ from typing import NamedTuple
 
 from scaler.ids import keyed_task_id
 from scaler.monitor.messages import EndSession
-from scaler.protocol.messages import (
-    Finished,
-    Message,
-    Outcome,
-    Spec,
-    Submit,
-    TaskGroup,
-)
+from scaler.protocol.messages import Finished, Message, Outcome, Spec, Submit, TaskGroup
 from scaler.testing.simulation.actors import CODE, ActorWorld, Chances, SimulatedClient
 from scaler.testing.simulation.world import SimulationReport
 from tests.simulation.restarts import LAST_FAULT_SECONDS, RestartingWorld

@@ -10,13 +10,7 @@ from random import Random
 
 from scaler.errors import UsageError
 from scaler.net.connection import Broken, Closed, Opened, Received, Welcomed
-from scaler.object_storage.commands import (
-    ForgetPersisted,
-    ObjectNotPersisted,
-    PersistObject,
-    SendToPeer,
-    StorageInput,
-)
+from scaler.object_storage.commands import ForgetPersisted, ObjectNotPersisted, PersistObject, SendToPeer, StorageInput
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.durable import ObjectJournal
 from scaler.object_storage.messages import StorageReply, StorageResult

@@ -70,10 +70,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         ROUGH,
         Fault(Ledger, "snapshot", "yield [Dispatched(*item) for item in client.dispatched.items()]", "yield []", LOST),
     ),
-    "outcomes are not read back": (
-        STEADY,
-        Fault(Ledger, "apply", "self._clients[client].end(message)", "pass", LOST),
-    ),
+    "outcomes are not read back": (STEADY, Fault(Ledger, "apply", "self._clients[client].end(message)", "pass", LOST)),
     "the placement of a task that may start once is not journaled": (
         ROUGH,
         Fault(Tasks, "_join", "self._state.changes.add(Dispatched, task.id, worker.id)", "pass", LOST),

@@ -17,13 +17,7 @@ SEEDS = range(6)
 
 FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     # name: (class, method, true line, faulty line, words of the assertion that detects it)
-    "a lost copy is not replaced": (
-        PersistedResults,
-        "lost",
-        "self._unsettle(identifier)",
-        "pass",
-        "lacks a copy",
-    ),
+    "a lost copy is not replaced": (PersistedResults, "lost", "self._unsettle(identifier)", "pass", "lacks a copy"),
     "a restarted object storage is not asked again": (
         PersistedResults,
         "gone",

@@ -15,14 +15,7 @@ from scaler.policy.simple import SimplePolicy
 from scaler.policy.target import TargetPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.policy.waterfall import WaterfallPolicy
-from scaler.testing.scaling import (
-    MORE_WORKLOADS,
-    WORKLOADS,
-    Arrival,
-    UnitPool,
-    Workload,
-    simulate,
-)
+from scaler.testing.scaling import MORE_WORKLOADS, WORKLOADS, Arrival, UnitPool, Workload, simulate
 from scaler.testing.scaling.comparison import DASK, DEFAULT, FORMULA, Cell, cell, duel, mean_cost, summary, table
 
 STARTUP_SECONDS = (1.0, 60.0, 180.0)
@@ -56,9 +49,7 @@ def cells(soak: bool) -> list[Cell]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_scaling_down_loses_no_task_and_does_not_restart_units_soon(
-    cells: list[Cell],
-) -> None:
+def test_scaling_down_loses_no_task_and_does_not_restart_units_soon(cells: list[Cell]) -> None:
     for each in cells:
         outcome, where = each.outcome, (each.workload.name, each.startup_seconds)
         assert (outcome.scaled_down, outcome.lost, outcome.restarts) == (0, 0, 0), where

@@ -48,9 +48,7 @@ from scaler.worker.agent.events import (
     ResultsReceived,
     TimeElapsed,
 )
-from scaler.worker.agent.events import (
-    Command as AgentCommand,
-)
+from scaler.worker.agent.events import Command as AgentCommand
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorPool

@@ -37,10 +37,7 @@ def v1(folder: str, quota: int) -> dict[str, str]:
         ("0::/", {"sys/fs/cgroup/cpu.max": "nonsense"}, ALL_CPUS),
         (
             "0::/pod/container",  # the limit of a pod counts as its container's limit
-            {
-                "sys/fs/cgroup/pod/container/cpu.max": "800000 100000\n",
-                "sys/fs/cgroup/pod/cpu.max": "300000 100000\n",
-            },
+            {"sys/fs/cgroup/pod/container/cpu.max": "800000 100000\n", "sys/fs/cgroup/pod/cpu.max": "300000 100000\n"},
             3,
         ),
         ("0::/../../other", {"sys/fs/cgroup/cpu.max": "300000 100000\n"}, 3),

@@ -70,7 +70,7 @@ SHOWN: dict[type, set[str]] = {
             "get_page",
             "failure",
             "shutdown",
-        ),
+        )
     },
     scaler.Serializer: {"serialize", "deserialize"},
     ObjectReference: set(),

@@ -25,9 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def asked(
-    method: Callable[Concatenate[Client, P], T],
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+def asked(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """Return a method of `Client` as a coroutine function, which runs in a thread."""
 
     @functools.wraps(method)

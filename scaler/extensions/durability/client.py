@@ -16,9 +16,7 @@ from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, keyed_task_id
 from scaler.monitor.messages import ListSessionTasks, SessionTasks
-from scaler.protocol.messages import (
-    Spec,
-)
+from scaler.protocol.messages import Spec
 from scaler.serialization import Serializer
 
 
@@ -55,12 +53,7 @@ class NamedSession:
         """Keyed or requested futures of this program, by task."""
 
     def submit(
-        self,
-        template: TaskTemplate,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        key: str | None,
-        tag: str | None,
+        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None, tag: str | None
     ) -> TaskFuture:
         """Return the future of the task with this key; submit the task unless it has succeeded or is unfinished."""
         key = "" if key is None else checked_label("key", key)

@@ -16,16 +16,7 @@ from scaler.net.connection import Opened
 from scaler.paths import local_path
 from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.recorder import ROW_BYTES
-from scaler.scheduler.core.commands import (
-    AskPolicy,
-    Command,
-    DurabilitySaid,
-    Expel,
-    Input,
-    Perform,
-    Send,
-    SendAnswer,
-)
+from scaler.scheduler.core.commands import AskPolicy, Command, DurabilitySaid, Expel, Input, Perform, Send, SendAnswer
 
 if TYPE_CHECKING:  # compaction does without
     from scaler.scheduler.server import SchedulerServer

@@ -146,8 +146,7 @@ OPERATIONS = (
         {"function": str, "args": list, "kwargs": dict, "session": str, "key": str, "options": dict},
     ),
     Operation(
-        *("POST", "/v1/jobs", "Run a script", Api.post_job),
-        {"script": str, "args": list, "name": str, "options": dict},
+        *("POST", "/v1/jobs", "Run a script", Api.post_job), {"script": str, "args": list, "name": str, "options": dict}
     ),
     *(
         Operation(method, f"/v1/{kind}s/{{id}}{rest}", summary.format(kind), handle)

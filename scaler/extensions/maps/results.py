@@ -19,13 +19,7 @@ from scaler.client.task_future import TaskFuture
 from scaler.errors import ScalerError, UsageError
 from scaler.extensions.chunk_options import chunk_size_of
 from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, ItemSender, why_one
-from scaler.extensions.maps.window import (
-    CHUNKS_OF_WINDOW,
-    PART_WAITED,
-    QUICK_SECONDS,
-    UNBOUNDED,
-    Window,
-)
+from scaler.extensions.maps.window import CHUNKS_OF_WINDOW, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
 from scaler.serialization import name_of
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import hide_frames, locate

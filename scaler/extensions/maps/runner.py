@@ -34,12 +34,7 @@ from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import annotate, load_exception, locate, remote_traceback
 
 WAIT_STEP_SECONDS = 1.0
-_OF_ONE_ITEM = (
-    errors.ProcessorDiedError,
-    errors.WorkerLostError,
-    errors.MemoryLimitError,
-    errors.ObjectLostError,
-)
+_OF_ONE_ITEM = (errors.ProcessorDiedError, errors.WorkerLostError, errors.MemoryLimitError, errors.ObjectLostError)
 """Failures of a chunk after which its items are resent one by one."""
 
 

@@ -7,10 +7,7 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "nested",
-    own={
-        "loop": "scaler.extensions.nested.client:open_loop",
-        "watch": "scaler.extensions.nested.client:watch",
-    },
+    own={"loop": "scaler.extensions.nested.client:open_loop", "watch": "scaler.extensions.nested.client:watch"},
     prepare="scaler.extensions.nested.client:prepare",
     agent="scaler.extensions.nested.agent:relay_clients",
 )

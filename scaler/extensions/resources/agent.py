@@ -30,12 +30,6 @@ def limit_memory(agent: Agent) -> None:
 
     loop = asyncio.get_running_loop()
     kills = KernelKills(loop)
-    watch = MemoryWatch(
-        loop,
-        limits,
-        None if agent.config.memory_limit_bytes else memory_cgroup(),
-        agent.pids,
-        report,
-    )
+    watch = MemoryWatch(loop, limits, None if agent.config.memory_limit_bytes else memory_cgroup(), agent.pids, report)
     agent.why_killed.append(kills.evidence)
     agent.on_close += [watch.close, kills.close]

@@ -65,12 +65,7 @@ def sees_of(identity: Identity) -> Sees:
 
 
 class Answers:
-    def __init__(
-        self,
-        frame: SchedulerServer,
-        events: Events,
-        server_status: Callable[[bool], ServerStatus],
-    ) -> None:
+    def __init__(self, frame: SchedulerServer, events: Events, server_status: Callable[[bool], ServerStatus]) -> None:
         """server_status: called with True for reports to monitors, else False."""
         self._frame = frame
         self._events = events

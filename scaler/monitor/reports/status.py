@@ -129,11 +129,7 @@ def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) 
     waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
     outlook_of = cache(partial(_outlook, state))
     return {
-        "workers": table(
-            WORKER_COLUMNS,
-            (_worker(state, worker, added, sees) for worker in workers),
-            WORKERS_BYTES,
-        ),
+        "workers": table(WORKER_COLUMNS, (_worker(state, worker, added, sees) for worker in workers), WORKERS_BYTES),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, (_manager(each, added) for each in managers), ROWS_BYTES),
         "functions": table(FunctionRow._fields, (census.function(each, added) for each in functions), ROWS_BYTES),

@@ -27,15 +27,7 @@ from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.changes import Dropped, TasksEnded
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.rooms import Changes, Rooms
-from scaler.scheduler.core.state import (
-    ClientRecord,
-    Function,
-    ManagerRecord,
-    PeerRecord,
-    Task,
-    Worker,
-    WorkerPool,
-)
+from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, PeerRecord, Task, Worker, WorkerPool
 
 
 class Scaling:

@@ -25,15 +25,7 @@ from typing import ClassVar, Final
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
 from scaler.net.connection import LOCAL, Identity
-from scaler.protocol.messages import (
-    Done,
-    Finished,
-    ManagerDetails,
-    Spec,
-    TaskGroup,
-    WorkerDetails,
-    WorkerHeartbeat,
-)
+from scaler.protocol.messages import Done, Finished, ManagerDetails, Spec, TaskGroup, WorkerDetails, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.resources import Claims, offers_of
 

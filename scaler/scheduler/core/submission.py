@@ -13,14 +13,7 @@ from scaler.scheduler.core.changes import GroupBegan, TasksArrived
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durability import ATTEMPTS_BETWEEN_SESSIONS, MAX_SESSIONS
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.state import (
-    TERMINATED,
-    ClientRecord,
-    Function,
-    Group,
-    Task,
-    Timing,
-)
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_WRONG = 100

@@ -19,12 +19,7 @@ from scaler.worker_manager.aws.package import (
 from scaler.worker_manager.aws.resources import CredentialParameter
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.backend import (
-    describe_definition,
-    register,
-    registered,
-    wanted_definition,
-)
+from scaler.worker_manager.aws_raw_ecs.backend import describe_definition, register, registered, wanted_definition
 from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")

@@ -83,10 +83,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.k8s_stop_seconds,
         "enableServiceLinks": False,  # no environment variables for the namespace's services
-        "tolerations": [
-            *(spec.get("tolerations") or ()),
-            *({"key": key, **NODE_LOST} for key in NODE_TAINTS),
-        ],
+        "tolerations": [*(spec.get("tolerations") or ()), *({"key": key, **NODE_LOST} for key in NODE_TAINTS)],
     }
     spec.setdefault("shareProcessNamespace", True)  # the pod's init process then reaps orphans of tasks
     spec.setdefault("automountServiceAccountToken", "serviceAccountName" in spec)

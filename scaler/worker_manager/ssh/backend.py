@@ -27,14 +27,7 @@ from scaler.protocol.messages import UnitState
 from scaler.security.run import FoundKeys, find
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit, units_credential
 from scaler.worker_manager.ssh import Host, SshConfig, all_hosts
-from scaler.worker_manager.ssh.command import (
-    NO_FORWARD,
-    Wheel,
-    forwarded_port,
-    problem_text,
-    ssh_command,
-    watch_script,
-)
+from scaler.worker_manager.ssh.command import NO_FORWARD, Wheel, forwarded_port, problem_text, ssh_command, watch_script
 from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
@@ -190,11 +183,7 @@ class SshBackend:
                 self._handle(link, connection, line, now)
             except (ValueError, TypeError, KeyError, RecursionError):
                 connection.close()
-                self._failed(
-                    link,
-                    f"{link.host}: unexpected answer {line[:80]!r}: is another scaler there?",
-                    now,
-                )
+                self._failed(link, f"{link.host}: unexpected answer {line[:80]!r}: is another scaler there?", now)
                 return
         link.ports |= dict(filter(None, (forwarded_port(line, self._targets) for line in connection.new_lines)))
         if self._forwards and any(NO_FORWARD in line for line in connection.new_lines):

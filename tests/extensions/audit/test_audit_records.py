@@ -8,12 +8,7 @@ from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.core import MAX_AUDIT_TEXT, MAX_COUNTED, Audit, AuditChange
 from scaler.extensions.audit.rows import AuditRow
 from scaler.net.connection import Closed, Identity, Opened
-from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
-    ClientDetails,
-    Hello,
-    Role,
-)
+from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Hello, Role
 from scaler.scheduler.core.changes import Action, AdmissionRefused, KeysRead
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Now

@@ -106,10 +106,7 @@ def test_only_free_units_are_wanted_at_a_limit_with_its_end_reported() -> None:
 
 def test_unit_starts_only_if_the_budget_covers_its_minimum_charge() -> None:
     books = ledger("1/run")
-    here = [
-        manager("dear", unit_price=6.0, unit_minimum_seconds=120.0),
-        manager("cheap", running=2, unit_price=6.0),
-    ]
+    here = [manager("dear", unit_price=6.0, unit_minimum_seconds=120.0), manager("cheap", running=2, unit_price=6.0)]
     answer, reasons = books.limited(here, {each.manager_id: Wanted(50, "work") for each in here}, START)
     # 1 - 2 x 0.1 remain: four more at 0.2 each, or eight at 0.1. At equal prices, the first manager gets all.
     assert {name: each.units for name, each in answer.items()} == {"dear": 4, "cheap": 2}

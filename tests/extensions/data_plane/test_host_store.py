@@ -69,9 +69,7 @@ def combo() -> Iterator[SchedulerClusterCombo]:
     until(lambda: not [pid for pid in pids if psutil.pid_exists(pid)])
 
 
-def test_task_values_stay_in_their_hosts_store_until_requested(
-    combo: SchedulerClusterCombo,
-) -> None:
+def test_task_values_stay_in_their_hosts_store_until_requested(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address()) as client:
         sent = client.send_object(make(3), "sent")
         first = client.submit(make, 1)
@@ -96,9 +94,7 @@ def test_task_values_stay_in_their_hosts_store_until_requested(
             assert value.tolist() == [2.0] * size
 
 
-def test_killed_store_is_replaced_and_its_objects_are_recomputed(
-    combo: SchedulerClusterCombo,
-) -> None:
+def test_killed_store_is_replaced_and_its_objects_are_recomputed(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address()) as client:
         first = client.submit(make, 1)
         second = client.submit(np.negative, first)

@@ -85,9 +85,7 @@ def test_durable_session_results_survive_program_and_host(combo: SchedulerCluste
         assert found.result()[0] == 4.0
 
 
-def test_lost_result_that_cannot_rerun_names_task_host_and_remedy(
-    combo: SchedulerClusterCombo,
-) -> None:
+def test_lost_result_that_cannot_rerun_names_task_host_and_remedy(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address()) as client:
 
         def make_at_host() -> ScalerFuture | None:

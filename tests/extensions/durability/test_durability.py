@@ -25,14 +25,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerReport,
 )
-from scaler.scheduler.core.commands import (
-    Command,
-    DurabilitySaid,
-    Input,
-    Perform,
-    SendAnswer,
-    SendToStorage,
-)
+from scaler.scheduler.core.commands import Command, DurabilitySaid, Input, Perform, SendAnswer, SendToStorage
 from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Waiting
 from tests.extensions.durability.journaled import Journaled
@@ -223,9 +216,7 @@ def test_client_reconnecting_over_another_transport_may_retry(
     assert after.refusal("again", first) == ""
 
 
-def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(
-    cluster: JournaledCluster,
-) -> None:
+def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(cluster: JournaledCluster) -> None:
     (before,) = cluster.submit("client")
     cluster.worker("worker")
     cluster.step(journal_changed("state_directory: cannot write to /x: No space left on device"))
@@ -243,9 +234,7 @@ def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(
     assert not after.state.living_task(refused)
 
 
-def test_dependent_of_a_refused_task_fails_even_after_room_returns(
-    cluster: JournaledCluster,
-) -> None:
+def test_dependent_of_a_refused_task_fails_even_after_room_returns(cluster: JournaledCluster) -> None:
     cluster.step(journal_changed("full"))
     (refused,) = cluster.submit("client", name="load")
     cluster.step(journal_changed(""))
@@ -258,9 +247,7 @@ def test_dependent_of_a_refused_task_fails_even_after_room_returns(
         assert text in explain(cluster.state, task, cluster.now)
 
 
-def test_clients_learn_once_that_all_work_waits_for_the_disk(
-    cluster: JournaledCluster,
-) -> None:
+def test_clients_learn_once_that_all_work_waits_for_the_disk(cluster: JournaledCluster) -> None:
     (task,) = cluster.submit("client")
 
     def explanation() -> str:

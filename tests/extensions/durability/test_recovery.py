@@ -52,12 +52,7 @@ class Restarted(Cluster):
         self.say(name, WorkerReport(ids, [number for _, number in attempts], [False] * count, [once] * count))
 
     def result(
-        self,
-        name: str,
-        task: bytes,
-        attempt: int = 1,
-        payload: bytes = VALUE,
-        outcome: Outcome = Outcome.SUCCESS,
+        self, name: str, task: bytes, attempt: int = 1, payload: bytes = VALUE, outcome: Outcome = Outcome.SUCCESS
     ) -> None:
         self.say(name, Done([task], [attempt], [outcome], [payload], [1000]))
 
@@ -66,11 +61,7 @@ class Restarted(Cluster):
         return [self.task_id("client") for _ in range(count)]
 
     def again(
-        self,
-        *tasks: bytes,
-        references: tuple[tuple[bytes, ...], ...] = (),
-        again: int = 1,
-        **options: object,
+        self, *tasks: bytes, references: tuple[tuple[bytes, ...], ...] = (), again: int = 1, **options: object
     ) -> None:
         """The client resubmits tasks that it had sent to the previous scheduler."""
         spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
@@ -127,9 +118,7 @@ def test_tasks_on_no_worker_wait_for_reports_and_then_run(cluster: Restarted) ->
     assert {attempt for _, attempt, _ in cluster.runs("w")} == {1025}
 
 
-def test_restarted_program_finds_running_tasks_of_its_session(
-    cluster: Restarted,
-) -> None:
+def test_restarted_program_finds_running_tasks_of_its_session(cluster: Restarted) -> None:
     cluster.client("s", session="nightly")
     running, other, new = (cluster.task_id("s") for _ in range(3))
     cluster.returning("w", (running, 1), (other, 1), slots=3)
@@ -175,9 +164,7 @@ def test_failed_attempt_is_followed_by_a_later_reported_one(cluster: Restarted, 
     assert cluster.runs("old") == cluster.runs("new") == []
 
 
-def test_run_once_tasks_continue_where_reported_and_are_lost_if_no_report_can_come(
-    cluster: Restarted,
-) -> None:
+def test_run_once_tasks_continue_where_reported_and_are_lost_if_no_report_can_come(cluster: Restarted) -> None:
     here, later, gone = cluster.ids(3)
     cluster.worker("idle")
     cluster.again(here, later, gone, retries=0)

@@ -221,9 +221,7 @@ def errors(cluster: Cluster) -> str:
     return "; ".join(fact.text for fact in cluster.take_facts() if isinstance(fact, Incident))
 
 
-def test_requested_results_are_sent_as_fast_as_they_are_acknowledged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_requested_results_are_sent_as_fast_as_they_are_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_REDELIVERED_BYTES", 6_400)
     monkeypatch.setattr(sessions, "SPLIT_BATCH_BYTES", 1_000)
     cluster = with_session()

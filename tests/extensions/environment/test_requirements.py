@@ -84,10 +84,7 @@ def test_unit_shows_what_it_installs_until_its_worker_joins(tmp_path: Path) -> N
 
 def test_failed_installation_is_the_reason_of_the_units(tmp_path: Path, cache: Path) -> None:
     missing = str(tmp_path / "tabulator-9-py3-none-any.whl")
-    with (
-        SchedulerClusterCombo(n_workers=1, requirements=(missing,)) as combo,
-        Client(combo.get_address()) as client,
-    ):
+    with SchedulerClusterCombo(n_workers=1, requirements=(missing,)) as combo, Client(combo.get_address()) as client:
         future = client.submit(imported)
         text = until(
             lambda: "cannot be installed" in (text := client.explain(future)) and text, WAIT_SECONDS, pause_seconds=0.1

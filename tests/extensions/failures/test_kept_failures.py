@@ -110,9 +110,7 @@ def test_objects_of_a_failure_are_kept_as_long_as_the_failure(monkeypatch: pytes
     assert cluster.failures.find(first) is None
 
 
-def test_storage_for_failures_is_limited_to_the_newest(
-    cluster: KeepsFailures,
-) -> None:
+def test_storage_for_failures_is_limited_to_the_newest(cluster: KeepsFailures) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     size = failures.MAX_HELD_BYTES // 3
 

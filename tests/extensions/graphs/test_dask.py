@@ -24,10 +24,7 @@ dask: Any = importlib.import_module("dask")
 nodes: Any = importlib.import_module("dask._task_spec")
 utils_test: Any = importlib.import_module("dask.utils_test")
 
-MODULES = (
-    "dask.tests.test_delayed",
-    "dask.dataframe.tests.test_reshape",
-)
+MODULES = ("dask.tests.test_delayed", "dask.dataframe.tests.test_reshape")
 """The parameterless tests of these modules run."""
 EXCLUDED = {
     "test_traverse_false": "expects that a value is the same object: here it is a copy",

@@ -13,18 +13,7 @@ from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminate
 from tests.extensions.history.recorded import Recorded
 
 CLIENT = ClientRecord(b"client..", "client", 0.0)
-GROUP = Group(
-    CLIENT,
-    CLIENT,
-    Spec(b"f" * 16),
-    (b"f" * 16,),
-    0,
-    Needs(),
-    (0, 0),
-    0,
-    Timing(),
-    Function("f", Needs()),
-)
+GROUP = Group(CLIENT, CLIENT, Spec(b"f" * 16), (b"f" * 16,), 0, Needs(), (0, 0), 0, Timing(), Function("f", Needs()))
 
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:

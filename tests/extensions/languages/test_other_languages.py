@@ -148,9 +148,7 @@ def test_encrypted_connection_authenticates_the_peer(tmp_path: Path) -> None:
         assert peer.result(peer.submit("builtins:sorted", {"args": [numbers]})) == numbers
 
 
-def test_client_at_the_monitor_address_is_refused_with_the_reason(
-    combo: SchedulerClusterCombo,
-) -> None:
+def test_client_at_the_monitor_address_is_refused_with_the_reason(combo: SchedulerClusterCombo) -> None:
     with BareClient(combo.get_monitor_address(), clientDetails=None) as peer:
         peer.submit("math:sqrt", {"args": [4]})
         refused, _ = peer.scheduler.next("refused")

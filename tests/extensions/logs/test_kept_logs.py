@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.extensions.logs.core import (
-    MAX_LINES,
-    MAX_LINES_OF_MESSAGE,
-    MAX_TEXT,
-    Logs,
-)
+from scaler.extensions.logs.core import MAX_LINES, MAX_LINES_OF_MESSAGE, MAX_TEXT, Logs
 from scaler.extensions.logs.rows import LogRow
 from scaler.net.connection import Identity
 from scaler.protocol.messages import LogLine, WorkerLogged

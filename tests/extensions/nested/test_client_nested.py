@@ -204,10 +204,7 @@ def test_wait_inside_a_task_times_out_while_the_child_has_the_slot(client: Clien
 @pytest.mark.timeout(600)
 def test_nesting_beyond_max_suspended_tasks_fails_at_once_with_the_reason(soak: bool) -> None:
     limit, levels = (1000, 5000) if soak else (5, 50)
-    with (
-        SchedulerClusterCombo(n_workers=1, max_suspended_tasks=limit) as combo,
-        Client(combo.get_address()) as client,
-    ):
+    with SchedulerClusterCombo(n_workers=1, max_suspended_tasks=limit) as combo, Client(combo.get_address()) as client:
         assert client.submit(depth, client, 5).result(SECONDS) == 5
         with pytest.raises(TaskRejectedError, match=f"max_suspended_tasks = {limit}"):
             client.submit(depth, client, levels).result(500)

@@ -116,8 +116,7 @@ def test_key_never_uses_more_than_its_maximum(kind: str, seconds: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("wide", "narrow", "max_slots"),
-    short_form([(0.3, 0.02, 4), (0.02, 0.02, 6), (2.0, 0.3, 4), (0.3, 2.0, 4)], 2),
+    ("wide", "narrow", "max_slots"), short_form([(0.3, 0.02, 4), (0.02, 0.02, 6), (2.0, 0.3, 4), (0.3, 2.0, 4)], 2)
 )
 def test_narrow_siblings_do_not_keep_wide_tasks_from_starting_below_a_maximum(
     wide: float, narrow: float, max_slots: int

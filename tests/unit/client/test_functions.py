@@ -13,12 +13,7 @@ import cloudpickle
 from scaler.client.futures import FutureTable
 from scaler.client.options import Options
 from scaler.client.task_calls import TemplateTable
-from scaler.client.tasks import (
-    ConnectionReady,
-    ObjectUpload,
-    TaskTemplate,
-    UploadEnded,
-)
+from scaler.client.tasks import ConnectionReady, ObjectUpload, TaskTemplate, UploadEnded
 from scaler.errors import LimitError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Message, Release, stored_reference

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from scaler import Exponential
-from scaler.client.options import (
-    MAX_DELAYS,
-    OptionKeywords,
-    Options,
-    options_of,
-)
+from scaler.client.options import MAX_DELAYS, OptionKeywords, Options, options_of
 from scaler.errors import SerializationError, UsageError
 from scaler.extensions.chunk_options import chunk_size_of, why_alone
 from scaler.extensions.graphs.run import nodes_with_options

@@ -263,9 +263,7 @@ def fail_often(world: World, name: str, *, is_ready: bool) -> list[Command]:
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-def test_component_that_keeps_failing_is_named_and_stops_the_rest(
-    is_ready: bool,
-) -> None:
+def test_component_that_keeps_failing_is_named_and_stops_the_rest(is_ready: bool) -> None:
     world = World().all_ready()
     commands = fail_often(world, "scheduler", is_ready=is_ready)
     text = (

@@ -151,9 +151,7 @@ def test_no_hiding_or_reversing_character_leaves_a_line(hidden: str) -> None:
     assert logs.JsonLines("worker").format(record(f"a{hidden}b")).isascii()
 
 
-def test_repeated_event_is_logged_once_then_counted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_repeated_event_is_logged_once_then_counted(caplog: pytest.LogCaptureFixture) -> None:
     loop = Mock()
     limited = logs.RateLimitedLog(logging.getLogger("x"), logging.WARNING, loop)
 

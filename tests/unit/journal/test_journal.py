@@ -234,9 +234,7 @@ def no_room(beyond: int = SEGMENT_BYTES - 1) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_full_disk_refuses_work_keeps_results_in_reserve_and_recovers(
-    tmp_path: Path,
-) -> None:
+def test_full_disk_refuses_work_keeps_results_in_reserve_and_recovers(tmp_path: Path) -> None:
     contents: list[bytes] = []
 
     async def test(journal: Journal) -> None:

@@ -13,12 +13,7 @@ PATHS = ["/", "/api/status", "/metrics", "/api/nothing", "/events"]
 
 
 @pytest.mark.parametrize(
-    ("path", "method"),
-    [
-        *[(path, "POST") for path in PATHS[:3]],
-        ("/api/status", "DELETE"),
-        ("/api/status", "BREW"),
-    ],
+    ("path", "method"), [*[(path, "POST") for path in PATHS[:3]], ("/api/status", "DELETE"), ("/api/status", "BREW")]
 )
 def test_only_get_and_head_are_answered(path: str, method: str) -> None:
     reply = ask(path, method=method)

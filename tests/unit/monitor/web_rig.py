@@ -97,13 +97,7 @@ def events(at: float, *tasks: list[Any], **more: Any) -> dict[str, Any]:
 def filled_model() -> Model:
     model = Model()
     model.apply_status(status(10.0))
-    model.apply_events(
-        events(
-            10.5,
-            task(TASK),
-            task("f" * 32, "exception", text=NASTY, traceback="Traceback ..."),
-        )
-    )
+    model.apply_events(events(10.5, task(TASK), task("f" * 32, "exception", text=NASTY, traceback="Traceback ...")))
     return model
 
 

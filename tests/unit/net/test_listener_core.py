@@ -137,9 +137,7 @@ def test_excess_connections_cut_the_oldest_unidentified_ones(core: ListenerCore)
     assert cuts(core.step(opened[-2:], 2.0)) == [first, second]
 
 
-def test_scarce_descriptors_cut_the_oldest_unidentified_and_the_new_connection(
-    core: ListenerCore,
-) -> None:
+def test_scarce_descriptors_cut_the_oldest_unidentified_and_the_new_connection(core: ListenerCore) -> None:
     member, silent, new = Link(), Link(), Link()
     performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT)), LinkOpened(silent)])
     assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [silent, new]

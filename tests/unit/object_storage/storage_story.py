@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed
-from scaler.object_storage.commands import (
-    ExpirePeer,
-    SendToPeer,
-    StorageInput,
-)
+from scaler.object_storage.commands import ExpirePeer, SendToPeer, StorageInput
 from scaler.object_storage.core import LONGEST_POLL_SECONDS, StorageCore
 from scaler.object_storage.messages import PutObject, StorageReply
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits

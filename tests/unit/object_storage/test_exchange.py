@@ -41,9 +41,7 @@ def assign(exchange: Exchange, *rows: tuple[int, int], source: int = 3) -> list[
     """Assign runs of chunks, given as (first, count), of the object."""
     firsts, counts = zip(*rows, strict=True)
     some = len(rows)
-    return exchange.assigned(
-        FetchChunks([OBJECT] * some, [SIZE] * some, [*firsts], [*counts], [source] * some),
-    )
+    return exchange.assigned(FetchChunks([OBJECT] * some, [SIZE] * some, [*firsts], [*counts], [source] * some))
 
 
 def test_object_arrives_in_assigned_runs_and_completes_with_the_last(exchange: Exchange) -> None:

@@ -34,16 +34,7 @@ from scaler.object_storage.messages import (
 from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.protocol.chunks import LARGE_BYTES, MIN_CHUNK_BYTES
 from scaler.protocol.messages import ForgetObjects, Message, Role
-from tests.unit.object_storage.storage_story import (
-    CLIENT,
-    SCHEDULER,
-    WORKER,
-    Story,
-    contents,
-    hello,
-    messages,
-    replies,
-)
+from tests.unit.object_storage.storage_story import CLIENT, SCHEDULER, WORKER, Story, contents, hello, messages, replies
 
 STORE = b"store--3"
 MADE = IdFactory(CLIENT)
@@ -154,8 +145,7 @@ def test_nothing_is_spilled_for_a_stopped_fetch() -> None:
     story.puts(WORKER, RESULT, bytes(700))
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     story.step(
-        Received(SCHEDULER, FetchChunks([OBJECT], [600], [0], [1], [0])),
-        Received(SCHEDULER, ForgetObjects([OBJECT])),
+        Received(SCHEDULER, FetchChunks([OBJECT], [600], [0], [1], [0])), Received(SCHEDULER, ForgetObjects([OBJECT]))
     )
     assert (story.writes, story.runs) == ([], [])
 

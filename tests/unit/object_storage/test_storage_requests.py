@@ -102,9 +102,7 @@ def test_large_puts_are_sent_window_by_window(requests: Requests) -> None:
     assert ended(requests.step([reply(3)], 0.0)) == [(call, None)]
 
 
-def test_storage_without_the_session_gets_all_unfinished_calls_again(
-    requests: Requests,
-) -> None:
+def test_storage_without_the_session_gets_all_unfinished_calls_again(requests: Requests) -> None:
     chunk = bytes(m.MAX_ATTACHED_BYTES)
     put, get = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0)
     requests.step([put, get], 0.0)

@@ -15,13 +15,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.commands import SendToScheduler, StorageInput
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import ChunkRun
-from scaler.object_storage.messages import (
-    FetchChunks,
-    FetchesFailed,
-    ObjectsHeld,
-    StoreAddress,
-    StoresChanged,
-)
+from scaler.object_storage.messages import FetchChunks, FetchesFailed, ObjectsHeld, StoreAddress, StoresChanged
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.spilling import StorageLimits
 from scaler.object_storage.transfers import OBJECT_STORAGE, Transfers

@@ -58,10 +58,7 @@ def test_settings_for_one_manager_override_those_for_all() -> None:
         ("first_slots=2.5", "first_slots must be a whole number"),
         ("a.idle_seconds=2; a.idle_seconds=3", "'idle_seconds' is given twice"),
         ("a.finish_seconds=2", "finish_seconds applies to all worker managers together: write finish_seconds=2"),
-        (
-            ".idle_seconds=2",
-            "'.idle_seconds=2': write idle_seconds=2, or a worker manager's id before the dot",
-        ),
+        (".idle_seconds=2", "'.idle_seconds=2': write idle_seconds=2, or a worker manager's id before the dot"),
         ("ceiling_per_hour=2", "set spend_limit in [scheduler] instead"),
         ("maximum_units=2", "set max_task_concurrency in the manager's [[worker_manager]] instead"),
         ("own.price_per_hour=2", "set unit_price in the manager's [[worker_manager]] instead"),

@@ -27,16 +27,8 @@ from scaler.protocol.structs import StructCodec, struct_codec
 from tests.unit.protocol.schema import NAMES_IN_SCHEMA, schema, wires
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
-OF_EXTENSIONS = [
-    *(sys.modules[table.kind.__module__] for each in extensions() for table in each.found),
-]
-ROWS = (
-    data_rows,
-    history_rows,
-    cluster_rows,
-    minutes,
-    *OF_EXTENSIONS,
-)
+OF_EXTENSIONS = [*(sys.modules[table.kind.__module__] for each in extensions() for table in each.found)]
+ROWS = (data_rows, history_rows, cluster_rows, minutes, *OF_EXTENSIONS)
 POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")
 """Rows that are sent or stored in the history without the names of their columns."""
 _DECLARATION = re.compile(r"^(struct|enum) (\w+) \{|^ +(\w+) @(\d+)(?: :([^;]+))?;", re.MULTILINE)

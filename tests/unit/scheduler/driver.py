@@ -254,8 +254,7 @@ class Cluster(SchedulerPart):
         self.step(
             *(
                 Opened(
-                    self.peer(name),
-                    self._hello(Role.WORKER, WorkerDetails(manager_id, f"unit-{name}", 1, 1000, {})),
+                    self.peer(name), self._hello(Role.WORKER, WorkerDetails(manager_id, f"unit-{name}", 1, 1000, {}))
                 )
                 for name in names
             )

@@ -130,9 +130,7 @@ def test_connections_are_limited_per_key_and_known_peers_reconnect(monkeypatch: 
     assert cluster.refusal("c", Identity("carol")) == "the scheduler has 2 peers, its limit"
 
 
-def test_hourly_session_limit_applies_per_key_and_ignores_reconnects(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hourly_session_limit_applies_per_key_and_ignores_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "MAX_SESSIONS_PER_HOUR", 3)
     cluster = cluster_of()
     cluster.break_connection("a1")

@@ -22,12 +22,7 @@ from scaler.monitor.reports.answers import (
     MAX_WAITING_OF_KEY,
     UNTAKEN_SECONDS,
 )
-from scaler.monitor.reports.port import (
-    MAX_MONITORS,
-    MAX_WAITING_BYTES,
-    STATUS_SECONDS,
-    Monitors,
-)
+from scaler.monitor.reports.port import MAX_MONITORS, MAX_WAITING_BYTES, STATUS_SECONDS, Monitors
 from scaler.monitor.rows import objects
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received
 from scaler.net.versions import own_hello
@@ -100,11 +95,7 @@ class Recording:
         self.forgotten: list[bytes] = []
 
     def send(
-        self,
-        peer: bytes,
-        message: Message,
-        _attachments: Sequence[object] = (),
-        _descriptors: Sequence[object] = (),
+        self, peer: bytes, message: Message, _attachments: Sequence[object] = (), _descriptors: Sequence[object] = ()
     ) -> None:
         self.sent.append((peer, message))
 

@@ -17,16 +17,7 @@ def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = P
     spec = Spec(b"f" * 16, priority=priority, needs=needs.items)
     record = ClientRecord(client.encode().ljust(8, b"."), client, 0.0)
     return Group(
-        record,
-        record,
-        spec,
-        (spec.function,),
-        0,
-        needs,
-        (-priority, -depth),
-        depth,
-        Timing(),
-        Function("f", Needs()),
+        record, record, spec, (spec.function,), 0, needs, (-priority, -depth), depth, Timing(), Function("f", Needs())
     )
 
 

@@ -13,13 +13,7 @@ from scaler import recorder
 from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
-from scaler.protocol.messages import (
-    AcknowledgeResults,
-    Outcome,
-    Suspended,
-    UnitState,
-    UnitStatus,
-)
+from scaler.protocol.messages import AcknowledgeResults, Outcome, Suspended, UnitState, UnitStatus
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.recorder import Recorder
 from scaler.scheduler.core.cluster import ObjectTable

@@ -349,9 +349,7 @@ def test_objects_possibly_stored_by_an_interrupted_attempt_are_released(
     assert forgotten(cluster) == [result_id(task, 1), result_id(task, 2)]
 
 
-def test_stored_exception_is_released_with_its_attempt_unless_reported(
-    cluster: Cluster,
-) -> None:
+def test_stored_exception_is_released_with_its_attempt_unless_reported(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client, retry_on=b"\x80 ValueError", retries=1)
     first, last = (stored_reference(result_id(task, attempt), 10**6) for attempt in (1, 2))

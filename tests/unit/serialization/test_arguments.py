@@ -13,15 +13,7 @@ import pytest
 
 from scaler.errors import SerializationError
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
-from scaler.serialization import (
-    Serializer,
-    dump_function,
-    dump_value,
-    load_function,
-    load_value,
-    parts_of,
-    to_payload,
-)
+from scaler.serialization import Serializer, dump_function, dump_value, load_function, load_value, parts_of, to_payload
 from scaler.serialization.arguments import ByReference, Collection, dump_arguments, load_arguments
 
 

@@ -10,11 +10,7 @@ import pytest
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.serialization import parts_of, to_payload
-from scaler.serialization.exceptions import (
-    dump_exception,
-    load_exception,
-    remote_traceback,
-)
+from scaler.serialization.exceptions import dump_exception, load_exception, remote_traceback
 
 
 class NeedsTwoError(Exception):

@@ -206,11 +206,7 @@ def test_task_states_map_to_unit_states(last: str, desired: str, state: UnitStat
 @pytest.mark.parametrize(
     ("shown", "state", "reason"),
     [
-        (
-            stopped("UserInitiated", STOP_REASON, 0),
-            UnitState.STOPPED,
-            "UserInitiated: Stopped by scaler; exit code 0",
-        ),
+        (stopped("UserInitiated", STOP_REASON, 0), UnitState.STOPPED, "UserInitiated: Stopped by scaler; exit code 0"),
         (
             stopped("UserInitiated", "Task stopped by user", 143),
             UnitState.FAILED,
@@ -222,12 +218,7 @@ def test_task_states_map_to_unit_states(last: str, desired: str, state: UnitStat
             "EssentialContainerExited: Essential container in task exited; exit code 0",
         ),
         (
-            stopped(
-                "EssentialContainerExited",
-                "Essential container in task exited",
-                137,
-                reason="OutOfMemoryError",
-            ),
+            stopped("EssentialContainerExited", "Essential container in task exited", 137, reason="OutOfMemoryError"),
             UnitState.FAILED,
             "EssentialContainerExited: Essential container in task exited; exit code 137 (SIGKILL); OutOfMemoryError",
         ),

@@ -55,13 +55,7 @@ def test_managers_policy_allows_every_call_of_the_manager() -> None:
 
 
 def test_setup_policy_allows_every_call_of_setup() -> None:
-    called = calls(
-        "aws_raw_ecs.setup",
-        "aws_raw_ecs.backend",
-        "aws.setup",
-        "aws.resources",
-        "aws.package",
-    ) - {
+    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.backend", "aws.setup", "aws.resources", "aws.package") - {
         *("ecs:RunTask", "ecs:StopTask", "ecs:ListTasks", "ecs:DescribeTasks"),  # of the manager
         "iam:AttachRolePolicy",
         "s3:HeadObject",

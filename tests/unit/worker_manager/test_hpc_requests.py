@@ -14,14 +14,7 @@ from scaler.protocol.messages import Outcome
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.backend import classify_exit
 from scaler.worker_manager.aws_hpc.objects import PackedCall
-from scaler.worker_manager.aws_hpc.requests import (
-    JobSpec,
-    call_request,
-    job_name,
-    keys_of,
-    mark_of,
-    owns,
-)
+from scaler.worker_manager.aws_hpc.requests import JobSpec, call_request, job_name, keys_of, mark_of, owns
 from scaler.worker_manager.aws_hpc.tracking import batches_of
 
 DEFINITION = "arn:definition:1"

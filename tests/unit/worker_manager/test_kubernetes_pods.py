@@ -202,11 +202,7 @@ DELETED = {"deletionTimestamp": "2026-01-01T12:01:00Z", "deletionGracePeriodSeco
         (described(terminated(0, "Completed"), "Succeeded"), UnitState.STOPPED, "exit code 0"),
         (described(terminated(0, "Completed")), UnitState.STOPPED, "exit code 0"),
         (described(terminated(1, message="a\n last \n\n"), "Failed"), UnitState.FAILED, "exit code 1; last"),
-        (
-            described(terminated(137, "OOMKilled"), "Failed"),
-            UnitState.FAILED,
-            "OOMKilled; exit code 137 (SIGKILL)",
-        ),
+        (described(terminated(137, "OOMKilled"), "Failed"), UnitState.FAILED, "OOMKilled; exit code 137 (SIGKILL)"),
         (
             described(phase="Failed", reason="Evicted", message="low on memory. "),
             UnitState.FAILED,

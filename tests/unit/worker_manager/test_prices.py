@@ -27,11 +27,7 @@ def test_spot_capacity_costs_a_share() -> None:
 
 @pytest.mark.parametrize(
     ("region", "instance_type", "price"),
-    [
-        ("us-east-1", "t3.micro", 0.0104),
-        ("us-east-1", "g5.16xlarge", 4.096),
-        ("ap-northeast-1", "m7g.xlarge", 0.2108),
-    ],
+    [("us-east-1", "t3.micro", 0.0104), ("us-east-1", "g5.16xlarge", 4.096), ("ap-northeast-1", "m7g.xlarge", 0.2108)],
 )
 def test_instance_price_follows_family_and_size(region: str, instance_type: str, price: float) -> None:
     assert ec2_price(region, instance_type) == pytest.approx(price, rel=0.002)

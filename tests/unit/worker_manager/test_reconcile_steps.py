@@ -6,12 +6,7 @@ import pytest
 
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import (
-    DRAIN_DEADLINE_SECONDS,
-    STARTING_SECONDS,
-    STOP_AGAIN_SECONDS,
-    UnitsWanted,
-)
+from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, STARTING_SECONDS, STOP_AGAIN_SECONDS, UnitsWanted
 from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 

@@ -10,13 +10,7 @@ import pytest
 from scaler.config.load import model_of
 from scaler.errors import ScalerError, UsageError
 from scaler.worker_manager.ssh import Host, SshConfig, parse_host
-from scaler.worker_manager.ssh.command import (
-    Wheel,
-    forwarded_port,
-    problem_text,
-    ssh_command,
-    watch_script,
-)
+from scaler.worker_manager.ssh.command import Wheel, forwarded_port, problem_text, ssh_command, watch_script
 
 
 def config(**values: Any) -> SshConfig:
