@@ -243,8 +243,7 @@ class FairTurns(SchedulerPart, Turns):
         return True
 
     def may_reserve(self, group: Group, placed: int) -> bool:
-        """Return whether to reserve slots for this group. False if a maximum is too small, or while an owner with a
-        maximum gives its other tasks a turn."""
+        """Return False if a maximum is too small, or while an owner with a maximum gives its other tasks a turn."""
         owner = self._owner_of(group)
         limits = [user.share.max_slots for user in owner.line() if user.share.max_slots]
         others = placed and limits and any(each.ready and each.needs != group.needs for each in owner.groups)

@@ -97,7 +97,7 @@ def test_session_that_gets_a_call_while_another_closes_stays_open(monkeypatch: p
 
         monkeypatch.setattr(keys, "_close", close)
         for session in ("a", "b"):
-            key.clients[session] = asyncio.create_task(asyncio.sleep(0, cast("Any", session)))
+            key.clients[session] = asyncio.create_task(asyncio.to_thread(cast("Any", str), session))
             await key.clients[session]
         sweeping = asyncio.create_task(key.sweep())
         await closing.wait()
