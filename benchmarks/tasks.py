@@ -25,6 +25,13 @@ def pause_and_pid(seconds: float, _number: int) -> int:
     return os.getpid()
 
 
+def interval(seconds: float, _number: int) -> tuple[float, float]:
+    """Return when the task began and ended."""
+    began = time.time()
+    time.sleep(seconds)
+    return began, time.time()
+
+
 def fibonacci(client: Any, number: int) -> int:
     """Compute a Fibonacci number, on systems that accept a client as a task's argument."""
     if number < 2:

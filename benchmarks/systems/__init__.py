@@ -31,6 +31,16 @@ class System(Protocol):
     def close(self) -> None: ...
 
 
+class Shared(System, Protocol):
+    """A system that several clients can use at once. Its module has a class `Connected` for further clients."""
+
+    @property
+    def address(self) -> str: ...
+
+    def submit_urgent(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        """Submit a task with a high priority, if the system has priorities."""
+
+
 class Platform(System, Protocol):
     """A system with nested tasks, graphs, and objects sent once."""
 

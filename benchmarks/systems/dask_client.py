@@ -38,6 +38,14 @@ class Adaptor:
         future: Pending = self._client.submit(function, *arguments, pure=False)
         return future
 
+    @property
+    def address(self) -> str:
+        return str(self._cluster.scheduler_address)
+
+    def submit_urgent(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        future: Pending = self._client.submit(function, *arguments, pure=False, priority=100)
+        return future
+
     def gather(self, futures: Sequence[Pending], /) -> list[Any]:
         return list(self._client.gather(futures))
 
@@ -62,7 +70,7 @@ class Adaptor:
 
 
 class Connected(Adaptor):
-    """A client of a running cluster on several hosts."""
+    """A further client of a running cluster."""
 
     def __init__(self, address: str, _credentials: str) -> None:
         self._client = Client(address)

@@ -29,6 +29,14 @@ class Adaptor:
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
         return Future(remote(function).remote(*arguments))
 
+    @property
+    def address(self) -> str:
+        return str(ray.get_runtime_context().gcs_address)
+
+    def submit_urgent(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        """Ray has no priorities."""
+        return self.submit(function, *arguments)
+
     def gather(self, futures: Sequence[Any], /) -> list[Any]:
         return list(ray.get([future.reference for future in futures]))
 
@@ -37,3 +45,10 @@ class Adaptor:
 
     def close(self) -> None:
         ray.shutdown()
+
+
+class Connected(Adaptor):
+    """A further client of a running cluster."""
+
+    def __init__(self, address: str, _credentials: str) -> None:
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False)

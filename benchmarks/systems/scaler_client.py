@@ -18,6 +18,13 @@ class Adaptor:
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
         return self._client.submit(function, *arguments)
 
+    @property
+    def address(self) -> str:
+        return self._cluster.get_address()
+
+    def submit_urgent(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        return self._client.submit_verbose(function, arguments, priority=100)
+
     def gather(self, futures: Sequence[Pending], /) -> list[Any]:
         return [future.result() for future in futures]
 
@@ -43,10 +50,10 @@ class Adaptor:
 
 
 class Connected(Adaptor):
-    """A client of a running cluster on several hosts. Not for opengris-scaler."""
+    """A further client of a running cluster. Not for opengris-scaler."""
 
     def __init__(self, address: str, credentials: str) -> None:
-        self._client = Client(address, credentials=credentials)
+        self._client = Client(address, credentials=credentials or None)
 
     def submit_on(self, host: str, function: Callable[..., Any], /, *arguments: Any) -> Pending:
         return self._client.submit_verbose(function, arguments, capabilities={host: None})
