@@ -5,27 +5,30 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from scaler.errors import ConfigError
 from scaler.extras import DISTRIBUTION
 from scaler.pins import locked, of_extra
+from scaler.processes import end_with_parent
 
 INSTALL_SECONDS = 1800.0
 MAX_LINE_CHARACTERS = 200
 ERROR_LINES = 3
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/]+@")
 
 
-def install(requirements: Sequence[str], constraints: Sequence[str], folder: Path, what: str, lock: int) -> None:
-    """Install requirements, then create the folder. what: names them in errors. lock: descriptor kept by the installer.
-
-    Raises ConfigError and OSError."""
+def install(requirements: Sequence[str], constraints: Sequence[str], folder: Path, what: str) -> None:
+    """Install requirements, then create the folder. what: names them in errors. Raises ConfigError and OSError."""
     unfinished = folder.with_suffix(".new")
     shutil.rmtree(unfinished, ignore_errors=True)
     pins = folder.with_suffix(".constraints")
@@ -40,9 +43,10 @@ def install(requirements: Sequence[str], constraints: Sequence[str], folder: Pat
             text=True,
             errors="replace",
             timeout=INSTALL_SECONDS,
-            pass_fds=[lock],
+            preexec_fn=partial(end_with_parent, signal.SIGKILL, os.getpid()),
         )
     except subprocess.TimeoutExpired:
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise ConfigError(f"{what} were not installed within {INSTALL_SECONDS:g} s") from None
     finally:
         pins.unlink(missing_ok=True)
@@ -50,9 +54,14 @@ def install(requirements: Sequence[str], constraints: Sequence[str], folder: Pat
         shutil.rmtree(unfinished, ignore_errors=True)
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         text = "; ".join(line[:MAX_LINE_CHARACTERS] for line in lines[-ERROR_LINES:])
-        raise ConfigError(f"{what} cannot be installed: {text}")
+        raise ConfigError(f"{what} cannot be installed: {without_credentials(text)}")
     unfinished.mkdir(exist_ok=True)  # uv creates no folder if there is nothing to install
     unfinished.rename(folder)
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without the users and passwords in its URLs."""
+    return _CREDENTIALS.sub("", text)
 
 
 def uv_command() -> list[str]:

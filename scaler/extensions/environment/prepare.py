@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from scaler.errors import ConfigError
-from scaler.extensions.environment.installer import install, own_versions
+from scaler.extensions.environment.installer import install, own_versions, without_credentials
 from scaler.extensions.environment.listed import unpacked
 from scaler.extensions.environment.requirements import cache_of, digest_of
 from scaler.interpreter import ENVIRONMENT_VARIABLE, worker_command
@@ -57,10 +57,11 @@ def provide(data: bytes) -> tuple[Path, int]:
     listed = unpacked(data)
     constraints = [*own_versions(), *listed.constraints]
     folder = cache_of("environments") / digest_of(listed.requirements, constraints)
-    more = f", and {len(listed.requirements) - _SHOWN} more" if len(listed.requirements) > _SHOWN else ""
-    what = f"the packages of its environment ({', '.join(listed.requirements[:_SHOWN])}{more})"
+    names = [each.partition(" #")[0] for each in listed.requirements if not each.startswith("-")]
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    what = f"the packages of its environment ({without_credentials(', '.join(names[:_SHOWN]))}{more})"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
         while True:
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -70,7 +71,7 @@ def provide(data: bytes) -> tuple[Path, int]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
                 folder.with_suffix(".packed").write_bytes(data)
-                _install(folder, list(listed.requirements), constraints, what, lock)
+                _install(folder, list(listed.requirements), constraints, what)
         _remove_old(folder)
     except OSError as error:
         text = f"{what} cannot be installed into {folder.parent}: {error.strerror or error}"
@@ -78,30 +79,38 @@ def provide(data: bytes) -> tuple[Path, int]:
     return folder, lock
 
 
-def _install(folder: Path, requirements: list[str], constraints: list[str], what: str, lock: int) -> None:
+def _install(folder: Path, requirements: list[str], constraints: list[str], what: str) -> None:
     failed, lines = folder.with_suffix(".failed"), folder.with_suffix(".txt")
     with contextlib.suppress(FileNotFoundError):
         if time.time() - failed.stat().st_mtime < FAILED_SECONDS:
             raise ConfigError(failed.read_text("utf-8"))
     lines.write_text("".join(f"{each}\n" for each in requirements), "utf-8")
     try:
-        install(["-r", str(lines)], constraints, folder, what, lock)
+        install(["-r", str(lines)], constraints, folder, what)
     except ConfigError as error:
         failed.write_text(str(error), "utf-8")
         raise
+    finally:
+        lines.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
 
 
 def _remove_old(used: Path) -> None:
-    """Remove the environments that were not used for the longest time, and are not in use."""
-    folders = [each for each in used.parent.iterdir() if each.is_dir() and not each.suffix]
-    for folder in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True)[KEPT:]:
+    """Remove the environments that were not used for the longest time, and what killed processes left, unless a lock
+    shows that they are in use."""
+    changed: dict[Path, float] = {}
+    for each in used.parent.iterdir():
+        with contextlib.suppress(OSError):  # another process may have removed it
+            if each.is_dir():
+                changed[each] = each.stat().st_mtime
+    kept = sorted((each for each in changed if not each.suffix), key=changed.__getitem__, reverse=True)[:KEPT]
+    for folder in sorted(
+        changed.keys() - kept, key=lambda each: each.suffix, reverse=True
+    ):  # unfinished removals first
         lock = os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            unused = folder.with_suffix(".old")
-            folder.rename(unused)
-            shutil.rmtree(unused, ignore_errors=True)
+            shutil.rmtree(folder if folder.suffix else folder.rename(folder.with_suffix(".old")), ignore_errors=True)
         except OSError:
             continue  # in use
         finally:

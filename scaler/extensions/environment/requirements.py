@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from scaler.errors import ConfigError
-from scaler.extensions.environment.installer import install, own_versions
+from scaler.extensions.environment.installer import install, own_versions, without_credentials
 from scaler.paths import local_path
 
 
@@ -21,14 +22,15 @@ def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
     cache = cache_of("requirements")
     folder = cache / digest
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (cache / f"{digest}.lock").open("w") as lock:
+            names = without_credentials(", ".join(requirements))
             if not folder.exists():
-                say(f"waits for another worker that installs requirements: {', '.join(requirements)}")
+                say(f"waits for another worker that installs requirements: {names}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
-                say(f"installs requirements: {', '.join(requirements)}")
-                install(requirements, constraints, folder, f"requirements {', '.join(requirements)}", lock.fileno())
+                say(f"installs requirements: {names}")
+                install(requirements, constraints, folder, f"requirements {names}")
     except OSError as error:
         raise ConfigError(
             f"requirements cannot be installed into {cache}: {error.strerror or error}; set XDG_CACHE_HOME to "
@@ -46,7 +48,14 @@ def digest_of(requirements: Sequence[str], constraints: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for each in (sys.version, os.uname().machine, *constraints, *sorted(requirements)):
         digest.update(f"{each}\n".encode())
-    for path in map(Path, sorted(requirements)):
-        if path.is_file():
-            digest.update(path.read_bytes())
+    for each in sorted(requirements):
+        if path := file_of(each):
+            digest.update(Path(path).read_bytes())
     return digest.hexdigest()[:32]
+
+
+def file_of(requirement: str) -> str:
+    """Return the path of a requirement's local file, or an empty string."""
+    text = requirement.partition(" #")[0]
+    path = unquote(text.partition("file://")[2].partition("#")[0].partition(" ;")[0]) or text.partition(" ;")[0]
+    return path.strip() if os.path.isfile(path.strip()) else ""  # noqa: PTH113 (a Path raises for long names)

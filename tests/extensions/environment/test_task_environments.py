@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import TaskRejectedError
+from scaler.errors import ConfigError, TaskRejectedError
 from scaler.extensions.environment import prepare
 from scaler.extensions.environment.listed import requirements_of
 from tests.extensions.environment.test_requirements import imported, uv, version_of_a_child, wheel
@@ -156,3 +159,67 @@ def test_pip_installs_wheels_for_workers_of_one_host_once(tmp_path: Path) -> Non
         found = {client.submit(imported, number).result(WAIT_SECONDS) for number in range(10)}
     [folder] = [each for each in (tmp_path / "cache" / "scaler" / "environments").iterdir() if each.is_dir()]
     assert found == {("1.0", str(folder / "tabulator.py"))}
+
+
+def test_credentials_of_an_index_are_in_no_error() -> None:
+    given = requirements_of(["--index-url=https://ann:secret@host/simple", "tabulator==9"])
+    with pytest.raises(ConfigError, match=r"environment \(tabulator==9\)") as error:
+        prepare.provide(given)
+    assert "secret" not in str(error.value)
+    given = requirements_of(["--no-index", "tabulator @ https://ann:secret@host/tabulator.whl", "tabulator==9"])
+    with pytest.raises(ConfigError, match=r"https://host/tabulator\.whl") as error:
+        prepare.provide(given)
+    assert "secret" not in str(error.value)
+
+
+def test_requirement_with_many_hashes_is_installed() -> None:
+    hashes = [f"--hash=sha256:{number:064x}" for number in range(5)]
+    folder, lock = prepare.provide(requirements_of([f"tabulator==1 {' '.join(hashes)}"]))
+    os.close(lock)
+    assert (folder / "tabulator.py").exists()
+
+
+def test_what_killed_processes_left_is_removed_unless_in_use(tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "scaler" / "environments"
+    for name in ("a.new", "b.old", "c.new"):
+        (cache / name / "package").mkdir(parents=True)
+    with (cache / "c.lock").open("w") as used:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        os.close(prepare.provide(requirements_of(["tabulator==1"]))[1])
+    assert [each.name for each in cache.iterdir() if each.suffix in (".new", ".old")] == ["c.new"]
+
+
+def test_folder_that_another_process_removes_does_not_fail_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "cache" / "scaler" / "environments" / "gone"
+    gone.mkdir(parents=True)
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = real(path, follow_symlinks=follow_symlinks)
+        if path == gone:  # between the listing and its second use
+            gone.rmdir()
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    os.close(prepare.provide(requirements_of(["tabulator==1"]))[1])
+
+
+def test_killed_process_leaves_no_installer_and_no_lock(tmp_path: Path) -> None:
+    given = requirements_of(["tabulator==waits"])
+    code = f"from scaler.extensions.environment.prepare import provide; provide({given!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        assert until((tmp_path / "calls").exists, WAIT_SECONDS)
+        process.kill()
+    [path] = (tmp_path / "cache" / "scaler" / "environments").glob("*.lock")
+
+    def is_free() -> bool:
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    assert until(is_free, 10.0)
