@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from scaler.errors import UsageError
 from scaler.extensions.environment.installer import own_versions, uv_command
+from scaler.extensions.environment.requirements import file_of
 from scaler.extras import DISTRIBUTION
 from scaler.paths import local_path
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
@@ -30,7 +32,7 @@ MAX_ERROR_CHARACTERS = 600
 EXPORT_SECONDS = 120.0
 _TOOLS = frozenset({"pip", "uv"})
 _UPLOAD = "send its code with client.upload instead"
-_EDITABLE = "-e ", "--editable"
+_OPTION = re.compile(r"(-[rce](?!-)|--(?:requirement|constraint|editable)\b)[=\s]*(.*)")
 
 
 class Listed(NamedTuple):
@@ -44,17 +46,23 @@ def requirements_of(environment: object) -> bytes:
     UsageError."""
     if environment == AUTO:
         return _auto(tuple(sys.path))
-    if isinstance(environment, str | os.PathLike):
-        path = local_path(environment).absolute()
-        try:
-            changed = [each.stat().st_mtime_ns for each in (path, path.with_name("pyproject.toml")) if each.exists()]
-            return _of_file(path, tuple(changed))
-        except OSError as error:
-            hint = f"give a list: [{str(environment)!r}]" if _read(str(environment)) else "give a path, or a list"
-            raise UsageError(f"environment: cannot read {str(environment)!r}: {error.strerror}; {hint}") from None
-    if not isinstance(environment, list | tuple) or not all(isinstance(each, str) for each in environment):
-        raise UsageError(f'environment is {shown(environment)}, but must be a list of requirements, a path, or "auto"')
-    return packed(Listed(tuple(sorted(set(_checked(environment, Path.cwd()))))))
+    constraints: list[str] = []
+    try:
+        if isinstance(environment, str | os.PathLike):
+            path = local_path(environment).absolute()
+            if path.name == "uv.lock":
+                return _of_lock(path, path.stat().st_mtime_ns, path.with_name("pyproject.toml").stat().st_mtime_ns)
+            return packed(Listed(tuple(_of_file(path, constraints, 0)), tuple(constraints)))
+        if isinstance(environment, list | tuple) and all(isinstance(each, str) for each in environment):
+            found = sorted(set(_checked(environment, Path.cwd(), constraints, 0)))
+            return packed(Listed(tuple(found), tuple(constraints)))
+    except OSError as error:
+        name = str(error.filename)
+        if isinstance(environment, str) and name == str(local_path(environment).absolute()):
+            name = environment
+        hint = f"give a list: [{name!r}]" if name == environment and _read(name) else "give a path, or a list"
+        raise UsageError(f"environment: cannot read {name!r}: {error.strerror}; {hint}") from None
+    raise UsageError(f'environment is {shown(environment)}, but must be a list of requirements, a path, or "auto"')
 
 
 def packed(listed: Listed) -> bytes:
@@ -71,38 +79,37 @@ def unpacked(data: bytes) -> Listed:
 
 
 @functools.lru_cache(16)
-def _of_file(path: Path, _changed: tuple[int, ...]) -> bytes:
-    if path.name == "uv.lock":
-        return packed(Listed(tuple(_without_own(_checked(_exported(path), path.parent)))))
-    constraints: list[str] = []
-    lines = [*_lines(path, constraints, 0)]
-    return packed(Listed(tuple(lines), tuple(constraints)))
+def _of_lock(path: Path, *_changed: int) -> bytes:
+    return packed(Listed(tuple(_without_own(_checked(_exported(path), path.parent, [], 0)))))
 
 
-def _lines(path: Path, constraints: list[str], depth: int) -> Iterator[str]:
+def _of_file(path: Path, constraints: list[str], depth: int) -> Iterator[str]:
     if depth > 20:
         raise UsageError(f"environment: {path} includes itself")
-    text = path.read_text("utf-8").replace("\\\n", " ")
-    for line in text.splitlines():
-        word, _, rest = line.strip().replace("=", " ", line.startswith("--")).partition(" ")
-        if word in ("-r", "--requirement"):
-            yield from _lines(path.parent / rest.strip(), constraints, depth + 1)
-        elif word in ("-c", "--constraint"):
-            constraints += _lines(path.parent / rest.strip(), constraints, depth + 1)
-        else:
-            yield from _checked([line], path.parent)
+    try:
+        text = path.read_text("utf-8").replace("\\\n", " ")
+    except UnicodeDecodeError:
+        raise UsageError(f"environment: {str(path)!r} is not text; give a list, or a requirements file") from None
+    return _checked(text.splitlines(), path.parent, constraints, depth + 1)
 
 
-def _checked(lines: Iterable[str], folder: Path) -> Iterator[str]:
-    """Yield requirements without comments and with absolute paths. Raises UsageError for local code."""
+def _checked(lines: Iterable[str], folder: Path, constraints: list[str], depth: int) -> Iterator[str]:
+    """Yield requirements without comments, with absolute paths and their files' times, and those in included files.
+
+    Adds to constraints. Raises UsageError for local code, and OSError."""
     for given in lines:
         line = "" if given.lstrip().startswith("#") else given.partition(" #")[0].strip()
-        if line.startswith(_EDITABLE) or (line.startswith(".") and (folder / line).is_dir()):
+        kind, rest = match.groups() if (match := _OPTION.match(line)) else ("", "")
+        if kind.endswith(("-r", "-requirement")):
+            yield from _of_file(folder / rest, constraints, depth)
+        elif kind.endswith(("-c", "-constraint")):
+            constraints += _of_file(folder / rest, constraints, depth)
+        elif kind or (line.startswith(".") and (folder / line).is_dir()):
             raise UsageError(f"environment: workers cannot install {line!r}, which only this machine has: {_UPLOAD}")
-        if line.startswith("."):
-            line = str((folder / line).absolute())
-        if line:
-            yield line
+        elif line:
+            line = str((folder / line).absolute()) if line.startswith(".") else line
+            file = file_of(line)
+            yield f"{line}  # changed {Path(file).stat().st_mtime_ns}" if file else line
 
 
 def _exported(lock: Path) -> list[str]:
@@ -111,14 +118,17 @@ def _exported(lock: Path) -> list[str]:
     if not uv:
         raise UsageError(f"environment: reading {lock} needs uv: pip install uv")
     command = [*uv, "export", "--frozen", "--no-hashes", "--no-dev", "--no-emit-project", "--format=requirements-txt"]
-    done = subprocess.run(
-        [*command, "--directory", str(lock.parent)],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=EXPORT_SECONDS,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--directory", str(lock.parent)],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=EXPORT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"environment: uv has not read {lock} within {EXPORT_SECONDS:g} s") from None
     if done.returncode:
         raise UsageError(f"environment: uv cannot read {lock}: {done.stderr.strip()[-MAX_ERROR_CHARACTERS:]}")
     return done.stdout.splitlines()

@@ -56,6 +56,7 @@ def digest_of(requirements: Sequence[str], constraints: Sequence[str]) -> str:
 
 def file_of(requirement: str) -> str:
     """Return the path of a requirement's local file, or an empty string."""
-    text = requirement.partition(" #")[0]
-    path = unquote(text.partition("file://")[2].partition("#")[0].partition(" ;")[0]) or text.partition(" ;")[0]
-    return path.strip() if os.path.isfile(path.strip()) else ""  # noqa: PTH113 (a Path raises for long names)
+    text = requirement.partition(" #")[0].partition(" ;")[0].strip()
+    path = unquote(text.partition("file://")[2].partition("#")[0]) or text
+    is_path = "/" in path or path.endswith(".whl")
+    return path if is_path and os.path.isfile(path) else ""  # noqa: PTH113 (a Path raises for long names)

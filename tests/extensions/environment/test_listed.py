@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from scaler.errors import UsageError
 from scaler.extensions.environment import listed
 from scaler.extensions.environment.listed import requirements_of, unpacked
+from scaler.extensions.environment.requirements import digest_of
 
 
 def lines(environment: object) -> tuple[str, ...]:
@@ -45,6 +47,8 @@ def test_file_includes_other_files_and_absolute_paths(tmp_path: Path) -> None:
         (5, "must be a list of requirements, a path, or"),
         ([5], "must be a list of requirements, a path, or"),
         (["-e ."], "workers cannot install '-e .'.* client.upload"),
+        (["-e."], "workers cannot install '-e.'"),
+        (["-r missing.txt"], r"cannot read '.*/missing\.txt'"),
         (["."], "workers cannot install '.', which only this machine has"),
         ([f"package-{number:x}=={number**5}" for number in range(99_999, 109_999)], "compressed bytes, at most"),
     ],
@@ -52,6 +56,52 @@ def test_file_includes_other_files_and_absolute_paths(tmp_path: Path) -> None:
 def test_unusable_environment_is_an_error(environment: object, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         requirements_of(environment)
+
+
+def test_binary_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "b.whl"
+    path.write_bytes(b"PK\xff")
+    with pytest.raises(UsageError, match=r"b\.whl' is not text; give a list"):
+        requirements_of(path)
+
+
+def test_file_with_the_name_of_a_package_does_not_change_its_requirement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b").touch()
+    assert lines(["b"]) == ("b",)
+
+
+def test_list_includes_files(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("b==1\n-c limits.txt\n")
+    (tmp_path / "limits.txt").write_text("c<3\n")
+    found = unpacked(requirements_of(["a==1", f"-r{tmp_path / 'base.txt'}"]))
+    assert found.requirements == ("a==1", "b==1")
+    assert found.constraints == ("c<3",)
+
+
+def test_changes_of_included_files_and_local_wheels_are_other_environments(tmp_path: Path) -> None:
+    path, base, wheel = (tmp_path / name for name in ("requirements.txt", "base.txt", "b.whl"))
+    path.write_text("-r base.txt\n")
+    base.write_text("a==1\n")
+    first = requirements_of(path)
+    base.write_text(f"a==1\nb @ file://{wheel}")
+    wheel.write_bytes(b"one")
+    second = requirements_of(path)
+    os.utime(wheel, (5, 5))
+    assert requirements_of(path) == requirements_of(path)
+    assert len({first, second, requirements_of(path)}) == 3
+
+
+def test_wheels_with_other_content_are_in_other_folders(tmp_path: Path) -> None:
+    wheel = tmp_path / "b.whl"
+    digests = set()
+    for line in (f"b @ file://{wheel}", f"{wheel}  # changed 5"):
+        for data in (b"one", b"two"):
+            wheel.write_bytes(data)
+            digests.add(digest_of([line], []))
+    assert len(digests) == 4
 
 
 def test_file_that_includes_itself_is_an_error(tmp_path: Path) -> None:
@@ -93,10 +143,17 @@ def test_lock_file_is_exported_without_scaler_and_its_dependencies(
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "uv.lock").write_text("version = 1\n")
+    (tmp_path / "pyproject.toml").touch()
     assert lines(tmp_path / "uv.lock") == ("numpy==1.26.4 ; python_version < '4'",)
-    uv.write_text("#!/bin/sh\necho no pyproject.toml >&2\nexit 2\n")
-    (tmp_path / "uv.lock").rename(tmp_path / "other")
     (tmp_path / "more").mkdir()
-    (tmp_path / "other").rename(tmp_path / "more" / "uv.lock")
-    with pytest.raises(UsageError, match=r"uv cannot read .*uv.lock: no pyproject.toml"):
-        lines(tmp_path / "more" / "uv.lock")
+    path = (tmp_path / "uv.lock").rename(tmp_path / "more" / "uv.lock")
+    with pytest.raises(UsageError, match=r"cannot read '.*/pyproject.toml'"):
+        lines(path)
+    (tmp_path / "more" / "pyproject.toml").touch()
+    uv.write_text("#!/bin/sh\necho lots of text >&2\nexit 2\n")
+    with pytest.raises(UsageError, match=r"uv cannot read .*uv.lock: lots of text"):
+        lines(path)
+    uv.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(listed, "EXPORT_SECONDS", 0.1)
+    with pytest.raises(UsageError, match=r"uv has not read .*uv.lock within 0.1 s"):
+        lines(path)
