@@ -106,7 +106,7 @@ class EnvironmentTable(ProcessorTable):
         known = self.environments.get(processor.environment)
         if not processor.environment:
             super()._count_failed_start(processor, text, now)
-        elif known is not None:
+        elif known is not None and text != e.SERVER_EXITED:
             known.failed_starts += 1
             if known.failed_starts >= MAX_FAILED_STARTS:
                 self._fail(processor.environment, f"no processor with the task's environment can start: {text}", now)

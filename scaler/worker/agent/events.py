@@ -67,6 +67,10 @@ class MemoryExceeded(NamedTuple):
     excesses: Mapping[int, tuple[Outcome, str, int]]
 
 
+SERVER_EXITED = "its fork server has exited"
+"""Text of EXITED for the processors of an environment, before EnvironmentChanged."""
+
+
 class EnvironmentChanged(NamedTuple):
     """An environment accepts processors, or its fork server has exited. text: the reason."""
 

@@ -195,6 +195,8 @@ class ProcessorAgent(Agent):
     def _spawn(self, number: int, environment: bytes) -> None:
         try:
             processor = self._processors[number] = _Processor(self._loop, self._fork_servers[environment], number)
+        except KeyError:
+            self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, e.SERVER_EXITED))
         except OSError as error:
             text = f"its worker cannot create its pipes: {error.strerror}"
             self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, text))
@@ -203,7 +205,8 @@ class ProcessorAgent(Agent):
 
     def _use_environment(self, environment: bytes, definition: bytes | None) -> None:
         if definition is None:
-            self._fork_servers.pop(environment).end()
+            if server := self._fork_servers.pop(environment, None):  # it may have exited in this step
+                server.end()
             return
         self.on_environment(environment, False)
         if environment in self._fork_servers:
@@ -288,7 +291,7 @@ class ProcessorAgent(Agent):
         for number in [number for number, each in self._processors.items() if each.fork_server is server]:
             self._end_group(number)
             self.take_soon(*self._read(number), *self._reclaimed(number))
-            self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, "its fork server has exited"))
+            self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, e.SERVER_EXITED))
             self._release(number)
         text = server.reason() or "the fork server of its environment has exited"
         server.close()

@@ -16,7 +16,9 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ConfigError, TaskRejectedError
 from scaler.extensions.environment import prepare
 from scaler.extensions.environment.listed import requirements_of
+from scaler.worker.agent.events import ActOnProcessor, ProcessorVerb, UseEnvironment
 from tests.extensions.environment.test_requirements import imported, uv, version_of_a_child, wheel
+from tests.integration.worker_rig import Rig, played
 from tests.waiting import until
 
 WAIT_SECONDS = 120.0
@@ -223,3 +225,11 @@ def test_killed_process_leaves_no_installer_and_no_lock(tmp_path: Path) -> None:
             return True
 
     assert until(is_free, 10.0)
+
+
+@played()
+async def test_commands_for_a_fork_server_that_has_just_exited_do_not_end_the_worker(rig: Rig) -> None:
+    rig.agent._perform(UseEnvironment(b"gone", None))  # noqa: SLF001
+    rig.agent._perform(ActOnProcessor(99, ProcessorVerb.SPAWN, b"gone"))  # noqa: SLF001
+    [task] = rig.submit(abs, (-1,))
+    assert await rig.value(task) == 1

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from scaler.ids import content_id
 from scaler.protocol import messages as m
 from scaler.protocol.messages import Outcome
 from scaler.worker.agent.environments import FAILED_SECONDS, MAX_ENVIRONMENTS
-from scaler.worker.agent.events import AgentInput, Command, EnvironmentChanged, ProcessorReported, UseEnvironment
+from scaler.worker.agent.events import (
+    SERVER_EXITED,
+    AgentInput,
+    Command,
+    EnvironmentChanged,
+    ProcessorReported,
+    UseEnvironment,
+)
 from scaler.worker.agent.events import ProcessorEvent as Event
+from scaler.worker.agent.processor_table import MAX_FAILED_STARTS
 from tests.unit.worker.story import FUNCTION, Story, task_id
 
 ONE, TWO = content_id(b"one"), content_id(b"two")
@@ -123,6 +133,20 @@ def test_tasks_of_a_lost_fork_server_return_and_prepare_their_environment_again(
     assert story.returned() == [1, 2]
     story.send(ONE, 1)
     assert len(story.used) == 2
+
+
+def test_lost_fork_server_whose_processors_start_does_not_fail_its_tasks() -> None:
+    story = Environments(slots=3)
+    story.ready(ONE)
+    story.births_take_time = True
+    story.send(ONE, 1, 2, 3)
+    numbers = [number for number, each in story.hands.processors.items() if each.environment == ONE]
+    assert len(numbers) == MAX_FAILED_STARTS
+    story.sent.clear()
+    lost = [(story.hands[each].reclaim(each), ProcessorReported(each, Event.EXITED, SERVER_EXITED)) for each in numbers]
+    story.happened(*itertools.chain(*lost), EnvironmentChanged(ONE, False, "killed"))
+    assert story.returned() == [1, 2, 3]
+    assert (ONE, None) not in story.used
 
 
 def test_worker_keeps_the_last_used_environments_and_those_in_use() -> None:
