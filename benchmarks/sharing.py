@@ -24,9 +24,10 @@ from benchmarks.table import table
 
 PARTS = ("simulated", "clusters")
 LEGEND = """\
-12 slots. Mean distance of the clients' shares from the ideal in windows of 10 s, in % of all slots / time until a late
-client has at least 90 % of its share, and 90 to 110 % (never: not within a minute) / utilization. FIFO: the order of
-Dask and Ray. Slurm: with a half-life of two minutes, as Scaler has. The others decide without delay.
+Each cell shows the mean difference between the clients' shares and the ideal ones, in windows of 10 s and in % of all 12
+slots; for a late client, the times until it has 90 % of its share, and until it has 90 to 110 % ("never": not within a
+minute); and the utilization. Dask and Ray use FIFO. Slurm's half-life is two minutes, like Scaler's. All schedulers
+except Scaler decide without delay here.
 """
 
 
