@@ -32,7 +32,7 @@ MAX_ERROR_CHARACTERS = 600
 EXPORT_SECONDS = 120.0
 _TOOLS = frozenset({"pip", "uv"})
 _UPLOAD = "send its code with client.upload instead"
-_OPTION = re.compile(r"(-[rce](?!-)|--(?:requirement|constraint|editable)\b)[=\s]*(.*)")
+_OPTION = re.compile(r"(-[rcef](?!-)|--(?:requirement|constraint|editable|find-links)\b)[=\s]*(.*)")
 
 
 class Listed(NamedTuple):
@@ -104,6 +104,8 @@ def _checked(lines: Iterable[str], folder: Path, constraints: list[str], depth: 
             yield from _of_file(folder / rest, constraints, depth)
         elif kind.endswith(("-c", "-constraint")):
             constraints += _of_file(folder / rest, constraints, depth)
+        elif kind.endswith(("-f", "-links")):
+            yield f"--find-links {(folder / rest).absolute() if (folder / rest).exists() else rest}"
         elif kind or (line.startswith(".") and (folder / line).is_dir()):
             raise UsageError(f"environment: workers cannot install {line!r}, which only this machine has: {_UPLOAD}")
         elif line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,9 +45,9 @@ def cache_of(kind: str) -> Path:
 
 
 def digest_of(requirements: Sequence[str], constraints: Sequence[str]) -> str:
-    """Return a digest of the list, files in it, Python, machine, and Scaler's dependencies. Names the folder."""
+    """Return a digest of the list, its files, Python, machine, C library, and Scaler's dependencies; names the folder."""
     digest = hashlib.sha256()
-    for each in (sys.version, os.uname().machine, *constraints, *sorted(requirements)):
+    for each in (sys.version, os.uname().machine, *platform.libc_ver(), *constraints, *sorted(requirements)):
         digest.update(f"{each}\n".encode())
     for each in sorted(requirements):
         if path := file_of(each):

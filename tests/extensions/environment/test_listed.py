@@ -65,6 +65,13 @@ def test_binary_file_is_an_error(tmp_path: Path) -> None:
         requirements_of(path)
 
 
+def test_relative_folders_of_wheels_become_absolute(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    path = tmp_path / "requirements.txt"
+    path.write_text("--find-links=wheels\n-f https://host/wheels\n")
+    assert lines(path) == (f"--find-links {tmp_path / 'wheels'}", "--find-links https://host/wheels")
+
+
 def test_file_with_the_name_of_a_package_does_not_change_its_requirement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +109,14 @@ def test_wheels_with_other_content_are_in_other_folders(tmp_path: Path) -> None:
             wheel.write_bytes(data)
             digests.add(digest_of([line], []))
     assert len(digests) == 4
+
+
+def test_hosts_with_another_c_library_use_another_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = set()
+    for version in ("2.17", "2.39"):
+        monkeypatch.setattr("platform.libc_ver", lambda version=version: ("glibc", version))
+        digests.add(digest_of(["b"], []))
+    assert len(digests) == 2
 
 
 def test_file_that_includes_itself_is_an_error(tmp_path: Path) -> None:

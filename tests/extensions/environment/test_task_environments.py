@@ -174,6 +174,12 @@ def test_credentials_of_an_index_are_in_no_error() -> None:
     assert "secret" not in str(error.value)
 
 
+def test_other_users_cannot_read_the_requirements_of_an_environment() -> None:
+    folder, lock = prepare.provide(requirements_of(["tabulator==1"]))
+    os.close(lock)
+    assert folder.parent.stat().st_mode & 0o077 == 0
+
+
 def test_requirement_with_many_hashes_is_installed() -> None:
     hashes = [f"--hash=sha256:{number:064x}" for number in range(5)]
     folder, lock = prepare.provide(requirements_of([f"tabulator==1 {' '.join(hashes)}"]))
