@@ -45,7 +45,7 @@ def cache_of(kind: str) -> Path:
 
 
 def digest_of(requirements: Sequence[str], constraints: Sequence[str]) -> str:
-    """Return a digest of the list, its files, Python, machine, C library, and Scaler's dependencies; names the folder."""
+    """Return a digest of the list, its files, Python, machine, C library, and own versions; names the folder."""
     digest = hashlib.sha256()
     for each in (sys.version, os.uname().machine, *platform.libc_ver(), *constraints, *sorted(requirements)):
         digest.update(f"{each}\n".encode())
