@@ -24,9 +24,9 @@ from benchmarks.table import table
 
 PARTS = ("simulated", "clusters")
 LEGEND = """\
-Each cell shows the mean difference between the clients' shares and the ideal ones, in windows of 10 s and in % of all 12
-slots; for a late client, the times until it has 90 % of its share, and until it has 90 to 110 % ("never": not within a
-minute); and the utilization. Dask and Ray use FIFO. Slurm's half-life is two minutes, like Scaler's. All schedulers
+Each cell shows the mean difference between the clients' shares and the ideal ones, in windows of 10 s and in % of all
+12 slots; for a late client, the times until it has 90 % of its share, and until it has 90 to 110 % ("never": not within
+a minute); and the utilization. Dask and Ray use FIFO. Slurm's half-life is two minutes, like Scaler's. All schedulers
 except Scaler decide without delay here.
 """
 
