@@ -30,7 +30,7 @@ def ideal(keys: dict[str, tuple[float, float, str]], groups: dict[str, float]) -
     }
 
 
-@settings(max_examples=settings().max_examples // 20)
+@settings(max_examples=max(1, settings().max_examples // 20))
 @given(
     st.lists(KEY, min_size=2, max_size=5),
     st.tuples(st.sampled_from(WEIGHTS), st.sampled_from(WEIGHTS)),
