@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,9 +68,10 @@ def test_first_plan_starts_units_only_for_tasks_they_can_run(
     for manager_id, answer in policy.plan(ClusterView(0.0, demand, managers)).items():
         (manager,) = (manager for manager in managers if manager.manager_id == manager_id)
         started = max(0, answer.units - manager.units)
-        tasks = sum(row.queued + row.running for row in demand if row.needs.fits(manager.offers))
-        assert max(0, started - 1) * manager.unit_slots < max(1, tasks)
-        assert not started or tasks
+        fitting = [row for row in demand if row.needs.fits(manager.offers)]
+        slots = sum(row.tasks * row.needs.slots_taken(manager.offers, manager.unit_slots) for row in fitting)
+        assert max(0, started - 1) * manager.unit_slots < max(1, math.ceil(slots))
+        assert not started or slots
 
 
 @given(POLICIES, st.lists(st.tuples(SECONDS, CLUSTERS), min_size=1, max_size=4))
