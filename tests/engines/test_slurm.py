@@ -268,10 +268,8 @@ def test_units_of_one_job_are_adopted_and_cancelled_with_the_last_of_them(slurm:
     [job] = eventually(slurm.running)
     second.list()
     second.stop(units[:1])
-    assert {unit.unit_id: unit.state for unit in second.list()} == {
-        f"{job}.0": UnitState.STOPPING,
-        f"{job}.1": UnitState.RUNNING,
-    }
+    states = {unit.unit_id: unit.state for unit in second.list()}
+    assert states == {f"{job}.0": UnitState.STOPPING, f"{job}.1": UnitState.RUNNING}
     assert slurm.running() == [job], "the job's second unit may have work"
     second.stop(units[1:])
     eventually(lambda: not slurm.jobs())
