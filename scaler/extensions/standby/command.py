@@ -17,7 +17,7 @@ from scaler.net.versions import own_hello
 from scaler.protocol.messages import ClientDetails, Role, Server, Unanswered
 from scaler.security import CREDENTIALS_VARIABLE
 
-TIMEOUT_SECONDS = 60.0
+CONNECT_SECONDS, TIMEOUT_SECONDS = 10.0, 60.0
 
 
 def promote(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -28,8 +28,7 @@ def promote(program: str, arguments: Sequence[str], environment: Mapping[str, st
     text = f"an admin's credential file [default: {CREDENTIALS_VARIABLE}, or none on the standby's machine]"
     parser.add_argument("--credentials", metavar="FILE", help=text)
     given = parser.parse_args(arguments)
-    credentials = given.credentials or environment.get(CREDENTIALS_VARIABLE) or None
-    access = Access.of(credentials, False, Role.ADMIN, "promote")
+    access = Access.of(given.credentials or environment.get(CREDENTIALS_VARIABLE) or None, False, Role.ADMIN, "promote")
     seconds, epoch = asyncio.run(take_over(given.address, access, force=given.force))
     sys.stdout.write(f"{given.address} is the scheduler now (epoch {epoch}), after {seconds:.2f} s\n")
     return 0
@@ -38,7 +37,7 @@ def promote(program: str, arguments: Sequence[str], environment: Mapping[str, st
 async def take_over(address: str, access: Access, *, force: bool) -> tuple[float, int]:
     """Return the seconds until the standby serves, and its epoch."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    epoch, began = 0, time.monotonic()
+    epoch, began, limit = 0, time.monotonic(), asyncio.timeout(CONNECT_SECONDS)
 
     def take(events: list[ConnectorEvent]) -> None:
         nonlocal epoch
@@ -47,6 +46,7 @@ async def take_over(address: str, access: Access, *, force: bool) -> tuple[float
                 case Welcomed(welcome) if epoch and welcome.epoch >= epoch:
                     done.set_result(epoch)
                 case Welcomed() if not epoch:
+                    limit.reschedule(asyncio.get_running_loop().time() + TIMEOUT_SECONDS)
                     connector.send(Promote(force, number=1))
                 case Received(message=Promoted(promoted, refused)) if not refused:
                     epoch = promoted
@@ -58,7 +58,7 @@ async def take_over(address: str, access: Access, *, force: bool) -> tuple[float
     hello = own_hello(Role.ADMIN, ClientDetails("promote"))
     connector = SocketConnector(address, Server.SCHEDULER, access, hello, take)
     try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with limit:
             await done
             return time.monotonic() - began, epoch
     except TimeoutError:

@@ -13,7 +13,8 @@ import pytest
 from scaler import Client
 from scaler.config.load import model_of
 from scaler.config.servers import scheduler_model
-from scaler.errors import ConfigError, RefusedError
+from scaler.errors import ConfigError, RefusedError, UnreachableError
+from scaler.extensions.standby import command
 from scaler.extensions.standby.command import take_over
 from scaler.extensions.standby.term import greeted
 from scaler.net.access import Access
@@ -117,12 +118,14 @@ def test_replaced_scheduler_follows_its_successor_and_takes_over_again(tmp_path:
         assert client.submit(noted, pair.notes, "two").result(30) == "two"
 
 
-def test_promote_explains_wrong_addresses(tmp_path: Path) -> None:
+def test_promote_explains_wrong_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "CONNECT_SECONDS", 0.2)
+    with pytest.raises(UnreachableError, match="does not answer"):
+        asyncio.run(take_over("tcp://127.0.0.1:1", Access(), force=False))
     with running(tmp_path) as pair:
         assert "this is the scheduler, not a standby" in promote(pair.first)[1]
         assert "refused this command" in promote(pair.storage)[1]
-        monitor = f"tcp://127.0.0.1:{int(pair.first[-5:]) + 2}"
-        assert "refused this command" in promote(monitor)[1]
+        assert "refused this command" in promote(f"tcp://127.0.0.1:{int(pair.first[-5:]) + 2}")[1], "for monitors"
         with pytest.raises(RefusedError, match="is a standby of"):
             Client(pair.second)
 
