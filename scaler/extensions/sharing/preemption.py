@@ -245,7 +245,7 @@ def _patience(*, in_turn: bool) -> tuple[float, float]:
 
 
 def _apart(gainer: User, loser: User) -> tuple[list[User], list[User]]:
-    """Return two owners with those of their keys and groups that differ."""
+    """Return two owners, each with its keys and groups that the other does not have."""
     gains, loses = [*gainer.line()], [*loser.line()]
     return [each for each in gains if each not in loses], [each for each in loses if each not in gains]
 

@@ -5,8 +5,8 @@ frame with the number of its last record; then all later records.
 
 *In step.* While the standby is in step, the scheduler acknowledges nothing before the standby has it on disk. The
 standby may rely on this only until a time that each of the scheduler's messages extends (`JournalBytes`), and the
-scheduler leaves a standby behind only after that time, by a clock that began later. So a standby that knows the time to
-be still ahead has every acknowledged record, whatever has happened to the scheduler or the network.
+scheduler leaves a standby behind only after that time, by a clock that began later. Until that time, the standby
+therefore has every acknowledged record, even if the scheduler or the network has failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOW_BYTES = 8 * CHUNK_BYTES
 MAX_WAITING_BYTES = 256 * CHUNK_BYTES
 """Maximum backlog. Beyond it, the standby starts over."""
 MAX_SILENT_TIMEOUTS = 20
-"""A standby that was silent for this many timeouts starts over, too. Until then, records are kept for it."""
+"""Records are kept for a silent standby for this many timeouts. After that, it starts over."""
 
 
 def framed(number: int, body: bytes) -> bytes:

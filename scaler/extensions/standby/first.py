@@ -91,7 +91,7 @@ class FollowedSteps(DurableSteps):
         task.add_done_callback(self._tasks.discard)
 
     async def _depose(self) -> None:
-        """Compare epochs with the other scheduler as soon as it is reachable. The one with the lower epoch stops."""
+        """Compare epochs with the other scheduler once it is reachable. The scheduler with the lower epoch stops."""
         while True:
             try:
                 access, epoch = self._frame.access.to_storage, self._term.epoch

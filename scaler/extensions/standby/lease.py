@@ -20,8 +20,8 @@ _ABSENT = ("NoSuchKey", "404")
 
 
 class LeaseRecord(NamedTuple):
-    """epoch, holder, owner: of the scheduler, its address, and its state directory. standby: address of a standby that
-    has every acknowledged record, or empty. version: unique."""
+    """holder: the scheduler's address. owner: id of its state directory. standby: address of a standby that has every
+    acknowledged record, or empty. version: unique."""
 
     epoch: int
     holder: str
@@ -31,7 +31,7 @@ class LeaseRecord(NamedTuple):
 
 
 class Lease:
-    """tag: of the version last read or written, which the next write must replace."""
+    """tag: ETag of the last version read or written. The next write must replace that version."""
 
     def __init__(self, url: str, holder: str, owner: str) -> None:
         bucket, _, key = url.removeprefix("s3://").partition("/")
