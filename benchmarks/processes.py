@@ -18,6 +18,11 @@ def memory_bytes(everyone: Sequence[psutil.Process]) -> float:
     return float(sum(process.memory_info().rss for process in everyone))
 
 
+def private_bytes(everyone: Sequence[psutil.Process]) -> float:
+    """Return the sum of their memory that no other process shares."""
+    return float(sum(process.memory_full_info().uss for process in everyone))
+
+
 def cpu_seconds(everyone: Sequence[psutil.Process]) -> dict[psutil.Process, float]:
     """Return the CPU seconds of each process, without those that have ended, such as a browser's helpers."""
     used = {}
