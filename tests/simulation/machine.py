@@ -29,10 +29,10 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
-import scaler.extensions.durability.steps
 import scaler.journal.directory
 import scaler.journal.journal
 import scaler.object_storage.durable
+from scaler.extensions.durability.steps import DurableSteps
 from scaler.journal.journal import Journal
 
 SIMULATED = "scaler-simulated-"
@@ -258,15 +258,15 @@ class Machine:
             "queue": _Module(queue, SimpleQueue=_Queue),
         }
         processes = {"subprocess": _Module(subprocess, Popen=_Compaction)}
-        small = {"Journal": partial(Journal, segment_bytes=SEGMENT_BYTES, compact_bytes=COMPACT_BYTES)}
-        patches: list[tuple[ModuleType, dict[str, Any]]] = [
+        small = partial(Journal, segment_bytes=SEGMENT_BYTES, compact_bytes=COMPACT_BYTES)
+        patches: list[tuple[ModuleType | type, dict[str, Any]]] = [
             (scaler.journal.directory, {"os": system}),
             (scaler.journal.journal, {name: each for name, each in shell.items() if name != "os"} | processes),
-            (scaler.object_storage.durable, {**shell, **small, "MIN_FILE_BYTES": MIN_FILE_BYTES}),
-            (scaler.extensions.durability.steps, small),
+            (scaler.object_storage.durable, {**shell, "Journal": small, "MIN_FILE_BYTES": MIN_FILE_BYTES}),
+            (DurableSteps, {"make_journal": small}),
         ]
-        for module, replaced in patches:
-            self._context.enter_context(mock.patch.multiple(module, **replaced))
+        for target, replaced in patches:
+            self._context.enter_context(mock.patch.multiple(target, **replaced))
         Machine._active = self
         return self
 

@@ -14,7 +14,7 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.tasks import Tasks
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
-from tests.simulation.worlds import run
+from tests.simulation.worlds import KINDS, run
 
 STEADY, ROUGH = "servers with journals lose power", "disks and workers fail, too"
 PROGRAMS = "programs of durable sessions end, too"
@@ -120,6 +120,11 @@ RARE = {
 @pytest.mark.parametrize("kind", [STEADY, ROUGH, PROGRAMS])
 def test_no_message_is_lost(kind: str, seed: int) -> None:
     run([seed], kind)
+
+
+@pytest.mark.parametrize("kind", [STEADY, PROGRAMS])
+def test_servers_compact_their_journals(kind: str) -> None:
+    assert KINDS[kind](0).happened["compactions"] > 0
 
 
 @pytest.mark.long
