@@ -96,9 +96,13 @@ class ToAgent(IntEnum):
     """A log record outside tasks. text: level, logger, and message on separate lines"""
 
 
+MARSHAL_VERSION = 2
+"""The last version for which equal values yield equal bytes."""
+
+
 def pack(*kind_and_values: Any) -> bytes:
-    """Return a datagram for a processor. Equal values yield equal bytes, which marshal guarantees up to version 2."""
-    return marshal.dumps(kind_and_values, 2)
+    """Return a datagram for a processor."""
+    return marshal.dumps(kind_and_values, MARSHAL_VERSION)
 
 
 unpack: Callable[[bytes], tuple[Any, ...]] = marshal.loads
@@ -185,12 +189,27 @@ class Sender:
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
 
-    def send(self, datagrams: Collection[bytes]) -> None:
-        is_full = bool(self.unsent)
-        self.unsent.extend(datagrams)
+    def send(self, datagrams: Collection[bytes] = ()) -> None:
+        """Without datagrams: send the queued ones, because the socket is writable."""
+        end, unsent, was_full = self.end, self.unsent, bool(self.unsent)
+        unsent.extend(datagrams)
         self.unsent_bytes += sum(map(len, datagrams))
-        if not is_full and not self._send_unsent():
-            self._loop.add_writer(self.end, self._on_writable)
+        if was_full and datagrams:
+            return
+        try:
+            while unsent:
+                if len(unsent[0]) <= DATAGRAM_BYTES:
+                    end.send(unsent[0], socket.MSG_DONTWAIT)
+                else:
+                    send(end, unsent[0], socket.MSG_DONTWAIT)
+                self.unsent_bytes -= len(unsent.popleft())
+        except BlockingIOError:
+            self._loop.add_writer(end, self.send)
+            return
+        except ConnectionError:
+            pass  # the processor has exited, which will be reported
+        if not datagrams:
+            self._loop.remove_writer(end)
 
     def take_back(self) -> list[bytes]:
         taken, self.unsent, self.unsent_bytes = list(self.unsent), deque(), 0
@@ -199,28 +218,6 @@ class Sender:
     def close(self) -> None:
         self._loop.remove_writer(self.end)
         self.end.close()
-
-    def _on_writable(self) -> None:
-        if self._send_unsent():
-            self._loop.remove_writer(self.end)
-
-    def _send_unsent(self) -> bool:
-        """Returns False if datagrams remain."""
-        end, unsent = self.end, self.unsent
-        try:
-            while unsent:
-                if len(unsent[0]) <= DATAGRAM_BYTES:
-                    end.send(unsent[0], socket.MSG_DONTWAIT)
-                else:
-                    send(end, unsent[0], socket.MSG_DONTWAIT)
-                del unsent[0]
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            pass  # the processor has exited, which will be reported
-        finally:
-            self.unsent_bytes = sum(map(len, unsent))
-        return True
 
 
 RESULT = struct.Struct("<16sHBBQQQQIQIII")

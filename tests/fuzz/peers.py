@@ -32,7 +32,7 @@ from scaler.object_storage.requests import GetCall, PutCall, Requests, RequestsI
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode
 from scaler.protocol.session import SESSION_ID_BYTES, Envelope, OutboxLimits
-from scaler.worker.agent.clock import ClockOffset
+from scaler.worker.agent.core import ClockOffset
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported, ResultsReceived
 from scaler.worker.frames import Results, ToAgent, unpack_note, unpack_results
 from scaler.worker_manager.backend import Unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.worker.agent.clock import MAX_DRIFT, ClockOffset
+from scaler.worker.agent.core import MAX_DRIFT, ClockOffset
 
 OFFSETS = st.floats(-1e7, 1e7)
 DRIFTS = st.floats(-MAX_DRIFT / 2, MAX_DRIFT / 2)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
+from scaler.ids import PEER_ID_BYTES
 from scaler.needs import NEAR
 from scaler.protocol.messages import SPLIT_BATCH_BYTES, Done, Message, Outcome, Returned, Spec, WorkerReport, split
 from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
-from scaler.worker.agent.state import Attempt, AttemptQueue, KillReason, KnownSpec
+from scaler.worker.agent.state import Attempt, KillReason, KnownSpec, Rank
 from scaler.worker.frames import Snapshot
 
 Status = tuple[bool, bool, bytes, float, int, str]
@@ -76,6 +77,103 @@ class RetainedResults:
             self.once.difference_update(done.ids)
 
 
+_Entry = tuple[Rank, int, Attempt]
+ROUND = 1 << 40
+"""A place is round * ROUND + arrival number. A single integer compares fast."""
+
+
+class AttemptQueue:
+    """Undispatched attempts by rank, then round robin over clients, then first in, first out.
+
+    A client's single task waits for at most one task of each other client. Requeued attempts keep their places. Removed
+    attempts are skipped lazily, in O(1). Invariants: `attempts` has all queued and dispatched attempts; `waiting` is
+    the number of queued ones.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: dict[bytes, Attempt] = {}
+        self._in_order: deque[_Entry] = deque()
+        """Entries that arrived in dispatch order. The heap contains the rest."""
+        self._heap: list[_Entry] = []
+        self._round = 0
+        self._rounds: dict[bytes, int] = {}
+        self.waiting = 0
+        self.added = 0
+        """Number of attempts ever added, excluding requeued ones."""
+
+    def nested_rank(self, spec: Spec) -> Rank:
+        """Return the rank of nested tasks. They precede their parent's siblings, so that fewer parents wait at once."""
+        parent = self.attempts.get(spec.parent)
+        return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
+
+    def add(self, items: Iterable[Attempt]) -> list[Attempt]:
+        """Add attempts. Returns the refused attempts, whose tasks it already has."""
+        attempts, rounds, present = self.attempts, self._rounds, self._round
+        added, in_order, refused = self.added, self._in_order, list[Attempt]()
+        for item in items:
+            if item.id in attempts:
+                refused.append(item)
+                continue
+            added += 1
+            client = item.id[:PEER_ID_BYTES]
+            last = rounds.get(client, 0)
+            number = rounds[client] = (last if last > present else present) + 1  # noqa: FURB136 (max takes longer)
+            item.place = number * ROUND + added
+            attempts[item.id] = item
+            entry = item.rank, item.place, item
+            if not in_order or in_order[-1] < entry:
+                in_order.append(entry)
+            else:
+                heapq.heappush(self._heap, entry)
+        self.waiting += added - self.added
+        self.added = added
+        if len(rounds) > 64 + 2 * self.waiting:
+            self._rounds = {each: last for each, last in rounds.items() if last > present}
+        return refused
+
+    def take(self) -> Attempt | None:
+        in_order, heap = self._in_order, self._heap
+        while in_order or heap:
+            if heap and not (in_order and in_order[0] < heap[0]):
+                item = heapq.heappop(heap)[2]
+            else:
+                item = in_order.popleft()[2]
+            if self.attempts.get(item.id) is item:
+                self.waiting -= 1
+                self._round = item.place // ROUND
+                return item
+        return None
+
+    def take_nested(self) -> Attempt | None:
+        passed = []
+        while (item := self.take()) is not None and not item.rank[1]:
+            passed.append(item)
+        self.put_back(passed)
+        return item
+
+    def put_back(self, items: Iterable[Attempt]) -> None:
+        for item in items:
+            item.executor = 0
+            item.request = None
+            heapq.heappush(self._heap, (item.rank, item.place, item))
+            self.waiting += 1
+
+    def remove(self, items: Iterable[Attempt]) -> None:
+        for item in items:
+            del self.attempts[item.id]
+            self.waiting -= 1
+        if not self.waiting:
+            self._in_order.clear()
+            self._heap.clear()
+
+    def drain(self) -> list[Attempt]:
+        items = []
+        while (item := self.take()) is not None:
+            del self.attempts[item.id]
+            items.append(item)
+        return items
+
+
 class ExecutorBase(ABC):
     """Runs attempts: in this host's processors (`pool.py`), or as calls to a service (`scaler.offload.calls`)."""
 
@@ -111,9 +209,9 @@ class ExecutorBase(ABC):
         self.wake_at = min(self.wake_at, time)
 
     @property
-    def unstarted(self) -> int:
-        """Dispatched attempts that have not started."""
-        return 0
+    def queued(self) -> int:
+        """Attempts that have not started."""
+        return self.queue.waiting
 
     @abstractmethod
     def take(self, item: Any, now: float) -> None:

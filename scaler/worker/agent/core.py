@@ -27,6 +27,8 @@ BROKEN_SECONDS = 2.0
 """Seconds without a connection before a worker starts no more tasks; less than the scheduler waits for a resume."""
 STALL_SECONDS = 1.0
 """After a stall this long, an agent processes received messages before it evaluates the scheduler's silence."""
+MAX_DRIFT = 1e-4
+"""Maximum relative drift between two clocks: seconds per second."""
 DRAIN_ANSWER_SECONDS = 2.0
 """Seconds to wait for the scheduler's answer to Drain."""
 
@@ -105,7 +107,8 @@ class AgentCore:
             if not executor.queue.attempts and now >= self._drain_answer_until:
                 self._end(self._exit_code, executor.broken or self._drain_text)
         if not self._has_ended:
-            executor.settle(now, self._may_start)
+            may_start = self._stage is LeaseStage.NORMAL and self._store is not None and not self._has_reported
+            executor.settle(now, may_start)
         self.wake_at = executor.wake_at
         return executor.take_commands()
 
@@ -125,19 +128,14 @@ class AgentCore:
                     self._stage = self._lease_stage(now)
             if kind is Received:
                 message = cast("Received", item).message
-                handlers.get(type(message), self._log_unexpected)(message, now)
+                if handler := handlers.get(type(message)):
+                    handler(message, now)
+                else:
+                    executor.log(f"unexpected message {type(message).__name__} from the scheduler")
             elif kind in handlers:
                 handlers[kind](item, now)
             else:
                 executor.take(item, now)
-
-    @property
-    def _may_start(self) -> bool:
-        return self._stage is LeaseStage.NORMAL and self._store is not None and not self._has_reported
-
-    @property
-    def queued(self) -> int:
-        return self.executor.queue.waiting + self.executor.unstarted
 
     # -- events and messages from the scheduler ----------------------------------------------------------------------
 
@@ -160,9 +158,6 @@ class AgentCore:
         self._drain_text = self._drain_text or message.text or "drained"
         self._drain_answer_until = 0.0
         self.executor.reclaim()
-
-    def _log_unexpected(self, message: m.Message, _now: float) -> None:
-        self.executor.log(f"unexpected message {type(message).__name__} from the scheduler")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         """Handle a new session: the first, after the scheduler dropped this worker, or after a scheduler restart.
@@ -257,7 +252,8 @@ class AgentCore:
     def _tick(self, event: e.TimeElapsed, now: float) -> None:
         self.executor.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
-        self.executor.tick(event.snapshots, now, self._may_start)
+        may_start = self._stage is LeaseStage.NORMAL and self._store is not None and not self._has_reported
+        self.executor.tick(event.snapshots, now, may_start)
         if now >= self._drain_deadline:
             text = f"the worker was told to exit ({self._drain_text}) while the task ran"
             self._end_running(KillReason(m.Outcome.NOT_STARTED, text))
@@ -300,3 +296,28 @@ class AgentCore:
     def _end(self, exit_code: int, text: str) -> None:
         self._has_ended = True
         self.executor.commands.append(e.EndAgent(exit_code, text))
+
+
+class ClockOffset:
+    """Estimates the offset of the scheduler's clock in seconds, and its maximum error. Both 0 before the first echo.
+
+    Each heartbeat echo bounds the offset on both sides, and the bounds widen with time because clocks drift. The
+    estimate changes only when it leaves the bounds; otherwise the bars of a timeline would jitter.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self.error_seconds = 0.0
+        self._low, self._high = float("-inf"), float("inf")
+        self._at = 0.0
+
+    def observe(self, sent_at: float, answered_at: float, received_at: float) -> None:
+        """Record one exchange. answered_at: scheduler's clock; sent_at and received_at: this process's clock."""
+        low, high = answered_at - received_at, answered_at - sent_at
+        drift = (received_at - self._at) * MAX_DRIFT
+        self._at = received_at
+        self._low, self._high = max(self._low - drift, low), min(self._high + drift, high)
+        if self._low > self._high:  # a different clock, or a clock that stopped for a while
+            self._low, self._high = low, high
+        if not self._low <= self.seconds <= self._high or not self.error_seconds:
+            self.seconds = (self._low + self._high) / 2
+        self.error_seconds = max(self._high - self.seconds, self.seconds - self._low, 1e-9)

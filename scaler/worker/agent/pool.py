@@ -8,11 +8,13 @@ and no unstarted attempt is lost or started twice. A recall, a time limit, or a 
 
 from __future__ import annotations
 
+import marshal
 import sys
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
@@ -21,6 +23,8 @@ from scaler.worker.agent.base import Status
 from scaler.worker.agent.environments import EnvironmentTable
 from scaler.worker.agent.state import (
     CANCELLED,
+    DISPATCH_AHEAD_US,
+    MAX_DISPATCHED,
     PREEMPTED,
     RECALLED,
     WEIGHT,
@@ -30,7 +34,7 @@ from scaler.worker.agent.state import (
     ProcessorState,
     micros,
 )
-from scaler.worker.frames import Results, Snapshot, ToProcessor, pack
+from scaler.worker.frames import MARSHAL_VERSION, Results, Snapshot, ToProcessor, pack, skip_rows
 
 BUSY_TICK_SECONDS = 0.01
 LATE_RESULT_SECONDS = 0.005
@@ -171,8 +175,8 @@ class ProcessorPool(EnvironmentTable):
                 self._reclaim(max(stuck, key=_WORK_OF))
 
     @property
-    def unstarted(self) -> int:
-        return sum(max(0, len(each.dispatched) - 1) for each in self.processors.values())
+    def queued(self) -> int:
+        return self.queue.waiting + sum(max(0, len(each.dispatched) - 1) for each in self.processors.values())
 
     def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         found: dict[int, Status] = {}
@@ -200,7 +204,7 @@ class ProcessorPool(EnvironmentTable):
             if each.state is ProcessorState.ACTIVE
             and each.is_ready
             and not (each.is_yielding or each.is_reclaiming)
-            and each.has_capacity()
+            and _has_capacity(each)
         ]
         queue = self.queue
         # Reserve half of max_suspended_tasks for nested tasks, because their parents cannot finish without them.
@@ -230,18 +234,17 @@ class ProcessorPool(EnvironmentTable):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is unknown to its worker")
                 continue
             item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks without a duration are also spread
-            values = item.attempt, spec.number, item.id, item.payload, item.inputs
-            if not item.devices:
-                task = pack(ToProcessor.TASK, *values)
-            else:
-                task = pack(ToProcessor.GPU_TASK, *values, self._gpus(item.devices))
-            command.tasks.append(task)
+            values: tuple[Any, ...]
+            values = ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs
+            if item.devices:
+                values = ToProcessor.GPU_TASK, *values[1:], self._gpus(item.devices)
+            command.tasks.append(marshal.dumps(values, MARSHAL_VERSION))
             item.executor = number
             processor.work_us += item.cost_us
             processor.dispatched.append(item)
             if processor.results + len(processor.dispatched) >= self._max_tasks:
                 self._wear_out(processor, now)
-            if not processor.has_capacity() and processor in free:
+            if not _has_capacity(processor) and processor in free:
                 free.remove(processor)
         if choice is not None:
             queue.put_back(choice.held)
@@ -316,7 +319,11 @@ class ProcessorPool(EnvironmentTable):
 
     def _take_results(self, processor: PooledProcessor, results: Results, sent: bool, now: float) -> None:
         """Handle results. sent: received as a message, not just read from the page."""
-        results = processor.new_rows(results, sent)
+        # The head of a batch may have been read from the page.
+        taken = processor.rows_taken if results.batch == processor.batch else 0
+        processor.batch, processor.rows_taken = results.batch, 2**32 if sent else max(taken, len(results.rows))
+        if taken:
+            results = skip_rows(results, taken)
         dispatched = processor.dispatched
         payloads = results.payloads
         lane = processor.lane
@@ -433,3 +440,10 @@ class ProcessorPool(EnvironmentTable):
         if processor.state is ProcessorState.SUSPENDED:
             processor.rests_until = now + pause
         self.wake_by(now + pause)
+
+
+def _has_capacity(processor: PooledProcessor) -> bool:
+    dispatched = processor.dispatched
+    if len(dispatched) < 2 or processor.is_worn:
+        return not processor.is_worn
+    return len(dispatched) < MAX_DISPATCHED and processor.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US

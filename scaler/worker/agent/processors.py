@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scaler.config.worker import WorkerConfig
@@ -23,12 +23,13 @@ from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.plugins import part_of
 from scaler.processes import describe_exit, send_signal
+from scaler.protocol.messages import Output
 from scaler.worker import frames
 from scaler.worker.agent import events as e
-from scaler.worker.agent.output import OutputPipes
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.fork_server import ForkServer, exec_fork_server
+from scaler.worker.processor.capture import CHUNK_BYTES, MAX_OUTPUT_BYTES, OMITTED_TEXT
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """Buffer of a socket to or from a processor. Further data waits in the agent or blocks the processor."""
@@ -37,11 +38,69 @@ MAX_READ_PER_WAKEUP = 64
 CRASH_TEXT_BYTES = 16 * 1024
 KILL_SECONDS = 1.0
 """Seconds that an exiting agent waits for its processors to die before it accounts for their tasks."""
+MAX_PIPES = 256
+"""Maximum number of open pipes. Child processes may hold pipes open for a long time, so the oldest are closed."""
+_READS_PER_WAKEUP = 16
 DESCRIPTORS_PER_TASK = 8
 """File descriptors per suspended task: its processor's, its channel's, and a share of all other descriptors."""
 _log = logging.getLogger(__name__)
 _ATTACHED = {frames.ToAgent.CHANNEL: 1, frames.ToAgent.OUTPUT: 2}
 """Number of descriptors attached to a datagram; 0 for other kinds."""
+
+
+@dataclass(slots=True)
+class _Pipe:
+    task: bytes
+    is_stderr: bool
+    passed: int = 0
+
+
+class OutputPipes:
+    """Forwards the output of tasks with `stream_output` from their pipes to the scheduler."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Output], None]) -> None:
+        self._loop = loop
+        self._send = send
+        self.pipes: dict[int, _Pipe] = {}
+
+    def open(self, task: bytes, descriptors: tuple[int, ...]) -> None:
+        """Take ownership of a task's stdout and stderr pipes."""
+        for is_stderr, descriptor in enumerate(descriptors):
+            if len(self.pipes) >= MAX_PIPES:
+                self._close(next(iter(self.pipes)))
+            os.set_blocking(descriptor, False)
+            self.pipes[descriptor] = _Pipe(task, bool(is_stderr))
+            self._loop.add_reader(descriptor, self._read, descriptor)
+
+    def drain(self, task: bytes) -> None:
+        for descriptor, pipe in list(self.pipes.items()):
+            if pipe.task == task:
+                self._read(descriptor)
+
+    def close(self) -> None:
+        for descriptor in list(self.pipes):
+            self._close(descriptor)
+
+    def _read(self, descriptor: int) -> None:
+        pipe = self.pipes[descriptor]
+        for _ in range(_READS_PER_WAKEUP):
+            try:
+                text = os.read(descriptor, CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not text:
+                self._close(descriptor)
+                return
+            left = MAX_OUTPUT_BYTES - pipe.passed
+            if left >= 0:  # at 0, nothing has been omitted yet; below 0, the mark has been sent
+                pipe.passed += len(text)
+                text = text if len(text) <= left else text[:left] + OMITTED_TEXT
+                self._send(Output(pipe.task, pipe.is_stderr, text))
+
+    def _close(self, descriptor: int) -> None:
+        del self.pipes[descriptor]
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 class _Processor:

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 from scaler.component import Component, run_component
@@ -27,8 +26,7 @@ from scaler.protocol import messages as m
 from scaler.texts import escaped
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
-from scaler.worker.agent.clock import ClockOffset
-from scaler.worker.agent.core import AgentCore
+from scaler.worker.agent.core import AgentCore, ClockOffset
 from scaler.worker.credential import own_access
 from scaler.worker.frames import Note, PageReader, Snapshot, ToAgent
 
@@ -120,7 +118,7 @@ class Agent:
                 cast("Callable[[Agent], object]", load(extension.agent))(self)
         self._timer = self._loop.call_later(0, self._on_timer)
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
-        self.take([])
+        self.take()
 
     async def run(self, component: Component) -> int:
         """Run until the end, then close. Returns the exit code or raises the error that ended the agent."""
@@ -271,7 +269,7 @@ class Agent:
         own = loads.get(os.getpid(), Load())
         clock = self._clock.seconds, self._clock.error_seconds, time.time()
         counts = executor.memory_kills, executor.processors_replaced
-        heartbeat = m.WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
+        heartbeat = m.WorkerHeartbeat(now, *own, executor.queued, self._latency_seconds, processors, *clock, *counts)
         heartbeat.degraded_reason = executor.obstacle()
         heartbeat.dispatch_seconds = executor.dispatch_seconds
         heartbeat.paid_seconds, heartbeat.paid_tasks = executor.paid_seconds, executor.paid_tasks
@@ -289,11 +287,11 @@ class Agent:
         if not self._pending:  # another step has included them
             return
         if self._connector is None:
-            self.take([])
+            self.take()
         else:
-            self._connector.together(partial(self.take, []))
+            self._connector.together(self.take)
 
-    def take(self, inputs: Sequence[e.AgentInput]) -> None:
+    def take(self, inputs: Sequence[e.AgentInput] = ()) -> None:
         if self._pending:
             inputs = [*self._pending, *inputs]
             self._pending = []

@@ -23,6 +23,7 @@ from scaler.worker.frames import Note, ToAgent, pack_note
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 """Limit per captured stream of a task. The rest is discarded."""
+CHUNK_BYTES = 32 * 1024
 OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
 HEAD_BYTES = TAIL_BYTES = 24 * 1024

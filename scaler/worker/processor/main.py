@@ -112,15 +112,10 @@ class GarbagePolicy:
     def __init__(self, free: Callable[[], None], now_ns: int) -> None:
         """free: drops caches."""
         self._free = free
-        self._collected_ns = self._checked_ns = now_ns
+        self._collected_ns = self.checked_ns = now_ns
         self._trim_above = 0
         self.pause_ns: int | None = None
         """Idle time before the next call of `idle`; None: no call before the next task."""
-
-    def after_task(self, now_ns: int) -> None:
-        self.pause_ns = COLLECT_NS
-        if now_ns - self._checked_ns >= CHECK_NS:
-            self._check(now_ns)
 
     def idle(self, now_ns: int) -> None:
         """Return all memory that no task needs."""
@@ -128,8 +123,8 @@ class GarbagePolicy:
         self._collected_ns = now_ns
         self.pause_ns = None
 
-    def _check(self, now_ns: int) -> None:
-        self._checked_ns = now_ns
+    def check(self, now_ns: int) -> None:
+        self.checked_ns = now_ns
         if now_ns - self._collected_ns >= COLLECT_NS:
             self._collected_ns = now_ns
             gc.collect()
@@ -260,7 +255,7 @@ class _Processor:
         """Run the task of a TASK datagram and add its result."""
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
-        results, context = self._results, self.context
+        results, context, garbage = self._results, self.context, self._garbage
         state = context.state
         began_ns = time.monotonic_ns()
         if results.oldest_ns and _must_flush(results.oldest_ns, spec, began_ns):
@@ -307,7 +302,9 @@ class _Processor:
         context.task_id = b""
         if context.has_waited:
             context.end_waits()
-        self._garbage.after_task(ended_ns)
+        garbage.pause_ns = COLLECT_NS
+        if ended_ns - garbage.checked_ns >= CHECK_NS:
+            garbage.check(ended_ns)
 
     def _payload_of(self, spec: LoadedSpec, task: bytes, attempt: int, parts: Parts) -> Buffer:
         if len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES and spec.serializer is None:

@@ -34,10 +34,10 @@ from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.events import AgentInput
-from scaler.worker.agent.output import CHUNK_BYTES
 from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
 from scaler.worker.credential import own_access, take_credential
 from scaler.worker.processor.calling import failure_of
+from scaler.worker.processor.capture import CHUNK_BYTES
 from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 from scaler.worker.processor.storage import GET_TIMEOUT_SECONDS
 from scaler.worker_manager.backend import CallThread, answered_before

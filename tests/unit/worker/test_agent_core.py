@@ -28,7 +28,7 @@ def test_function_and_spec_are_sent_once_before_the_first_task(story: Story) -> 
 def test_unmeasured_tasks_are_prefetched_one_ahead(story: Story) -> None:
     story.run(1, 2, 3, 4)
     assert story.fed() == [1, 2]
-    assert story.core.queued == 3
+    assert story.core.executor.queued == 3
 
 
 def test_task_waits_for_at_most_one_task_of_each_other_client(story: Story) -> None:

@@ -64,7 +64,7 @@ def test_tasks_return_to_the_scheduler_until_their_environment_is_ready() -> Non
     story.send(ONE, 1, 2)
     assert story.used == [(ONE, b"packages")]
     assert story.returned() == [1, 2]
-    assert story.core.queued == 0
+    assert story.core.executor.queued == 0
     story.happened(EnvironmentChanged(ONE, True))
     story.send(ONE, 1)
     [number] = [number for number, each in story.hands.processors.items() if each.environment == ONE]

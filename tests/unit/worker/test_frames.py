@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.worker.agent.state import PooledProcessor
 from scaler.worker.frames import (
     DATAGRAM_BYTES,
     LARGE,
@@ -157,18 +156,6 @@ def test_results_too_large_for_the_page_are_sent(page: tuple[PageWriter, PageRea
     assert (alone.batch, alone.rows, bytes(alone.payloads)) == (2, [row(large)], large)
     assert reader.snapshot().finished == MAX_ROWS + 2
     assert reader.unsent() is None
-
-
-def test_results_read_from_the_page_are_ignored_when_sent() -> None:
-    processor = PooledProcessor(1, 0.0, lane=1)
-    rows = [row(b"", bytes([n]) * 16) for n in range(4)]
-    early = processor.new_rows(Results(0, rows[:2], memoryview(b"")), sent=False)
-    more = processor.new_rows(Results(0, rows[:3], memoryview(b"")), sent=False)
-    whole = processor.new_rows(Results(0, rows, memoryview(b"")), sent=True)
-    again = processor.new_rows(Results(0, rows, memoryview(b"")), sent=False)
-    following = processor.new_rows(Results(1, rows[:1], memoryview(b"")), sent=False)
-    found = [each.rows for each in (early, more, whole, again, following)]
-    assert found == [rows[:2], rows[2:3], rows[3:], [], rows[:1]]
 
 
 def test_rejects_a_large_datagram_without_its_file() -> None:

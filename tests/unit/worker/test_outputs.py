@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from scaler.worker.agent.output import CHUNK_BYTES, OutputPipes
-from scaler.worker.processor.capture import MAX_OUTPUT_BYTES
+from scaler.worker.agent.processors import OutputPipes
+from scaler.worker.processor.capture import CHUNK_BYTES, MAX_OUTPUT_BYTES
 
 TASK = b"t" * 16
 CUT = b"\n... more is left out ...\n"
