@@ -245,7 +245,7 @@ class ClientLoop:
     def persist(self, stored: Sequence[t.RemoteReference]) -> None:
         self._call(self._results.persist, stored)
 
-    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function in the client's thread after a delay. Safe anywhere, even during garbage collection."""
         self._call(self._loop.call_later, seconds, function)
 

@@ -91,7 +91,7 @@ class InProcessLoop(ClientLoop):
     def close(self, why: str) -> None:
         self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
 
-    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, function: Callable[[], object]) -> None:
         """Drop calls that flush or cancel tasks: none is pending."""
 
     def upload(self, parts: Parts) -> tasks.ObjectUpload:
