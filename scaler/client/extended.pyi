@@ -15,7 +15,7 @@ from scaler.extensions.maps.calls import MapCalls
 from scaler.extensions.profiles.client import ProfileCalls
 from scaler.extensions.queries.client import Queries
 from scaler.extensions.streams.asynchronous import AsyncStreamCalls
-from scaler.extensions.streams.calls import StreamCalls
+from scaler.extensions.streams.client import StreamCalls
 from scaler.extensions.telemetry.calls import TraceCalls
 
 class ExtendedCalls(MapCalls, GraphCalls, GangCalls, StreamCalls, CachedCalls, metaclass=ABCMeta): ...

@@ -21,7 +21,7 @@ from scaler.extensions.maps.asynchronous import AsyncResults
 from scaler.extensions.maps.pool import AsyncResult, PoolIterator
 from scaler.extensions.maps.results import ResultIterator
 from scaler.extensions.streams.asynchronous import AsyncStream
-from scaler.extensions.streams.results import Stream
+from scaler.extensions.streams.client import Stream
 
 FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith("_")}
 SHOWN: dict[type, set[str]] = {
@@ -45,7 +45,7 @@ SHOWN: dict[type, set[str]] = {
         *("identity", "clear", "disconnect", "shutdown"),
     },
     AsyncResults: {"aclose", "close"},
-    AsyncStream: {"aclose", "close"},
+    AsyncStream: {"aclose", "close", "future"},
     Stream: {"close"},
     AsyncCompleted: {"add"},
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},

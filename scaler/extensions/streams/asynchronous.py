@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
+from contextlib import suppress
 from typing import Any, Self
 
-from scaler.extensions.async_calls import AsyncCalls, take_late
-from scaler.extensions.streams.calls import StreamCalls
-from scaler.extensions.streams.results import Stream
-
-_END = object()
+from scaler.client.future import CalledInLoop, ScalerFuture
+from scaler.extensions.async_calls import AsyncCalls
+from scaler.extensions.streams.client import LocalStream, Stream, StreamCalls
 
 
 class AsyncStreamCalls(AsyncCalls):
@@ -25,39 +21,45 @@ class AsyncStreamCalls(AsyncCalls):
             args: arguments of the function.
             options: as in `Client.stream`.
         """
-        return AsyncStream(partial(StreamCalls.stream, self._open, fn, *args, **options))
+        return AsyncStream(StreamCalls.stream(self._open, fn, *args, **options))
 
 
 class AsyncStream(AsyncIterator[Any]):
-    """The values of a stream. Use it as `async with` to stop the task at the end of the block."""
+    """The values of a stream. Use it as `async with` to stop the task at the end of the block.
 
-    def __init__(self, make: Callable[[], Stream]) -> None:
-        """make: starts the stream, in the thread that then takes its values."""
-        self._thread = ThreadPoolExecutor(1, "scaler-stream")
-        self._made = self._thread.submit(copy_context().run, make)
+    A cancelled `anext`, such as after a timeout, loses no value: the next one continues.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        """Called in the event loop."""
+        self._stream = stream
+        self._changed = changed = asyncio.Event()
+        if not isinstance(stream, LocalStream):
+            stream._observe(CalledInLoop(asyncio.get_running_loop(), lambda _: changed.set()))
+
+    @property
+    def future(self) -> ScalerFuture:
+        """The future of the task, whose value is the generator's return value."""
+        return self._stream.future
 
     async def __anext__(self) -> Any:
+        stream = self._stream
+        if not isinstance(stream, LocalStream):
+            with stream._loop.futures.blocked():
+                while not stream._has_next:
+                    self._changed.clear()
+                    await self._changed.wait()
+            if stream._is_drained:
+                with suppress(Exception):  # raised by `next`
+                    await stream.future  # fetches a large value
         try:
-            taking = self._thread.submit(self._take)
-        except RuntimeError:  # already closed
+            return next(stream)
+        except StopIteration:
             raise StopAsyncIteration from None
-        try:
-            value = await asyncio.wrap_future(taking)
-        except BaseException:
-            self.close()
-            raise
-        if value is _END:
-            self.close()
-            raise StopAsyncIteration
-        return value
-
-    def _take(self) -> Any:
-        return next(self._made.result(), _END)
 
     def close(self) -> None:
-        """Stop the task, and end the iteration. Idempotent, and callable outside the event loop."""
-        self._made.add_done_callback(partial(take_late, Stream.close))
-        self._thread.shutdown(wait=False)
+        """Stop the task, and end the iteration. Idempotent."""
+        self._stream.close()
 
     async def aclose(self) -> None:
         """Like `close`."""

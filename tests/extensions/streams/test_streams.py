@@ -19,8 +19,8 @@ import pytest
 
 from scaler import AsyncClient, Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, SerializationError, UsageError, WorkerLostError
+from scaler.extensions.streams.client import Stream
 from scaler.extensions.streams.messages import StreamValue
-from scaler.extensions.streams.results import Stream
 from scaler.serialization import dump_value, to_payload
 from tests.integration.test_scheduler_restart import running
 from tests.waiting import until, wait_for_file
@@ -208,6 +208,37 @@ def test_stream_survives_a_restart_of_the_scheduler(tmp_path: Path, window: int)
         assert list(stream) == list(range(500, 2_000))
 
 
+def fail_first(marker: Path) -> Iterator[int]:
+    yield from range(3)
+    if not marker.exists():
+        marker.touch()
+        raise OSError
+    yield from range(3, 6)
+
+
+def test_retried_generator_continues_after_the_values_before_its_exception(client: Client, tmp_path: Path) -> None:
+    retrying = client.options(retry_on=OSError, retries=1)
+    assert list(retrying.stream(fail_first, tmp_path / "marker", restart=True)) == list(range(6))
+
+
+def stop(error: type[Exception]) -> Iterator[int]:
+    raise error
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+def test_function_that_raises_stop_iteration_is_an_error(
+    cluster: SchedulerClusterCombo, error: type[Exception]
+) -> None:
+    async def run() -> None:
+        async with AsyncClient(cluster.get_address()) as client:
+            [value async for value in client.stream(stop, error)]
+
+    with pytest.raises(RuntimeError, match=error.__name__):
+        asyncio.run(run())
+    with Client(cluster.get_address()) as client, pytest.raises(RuntimeError, match=error.__name__):
+        list(client.stream(stop, error))
+
+
 def test_streams_run_side_by_side(client: Client) -> None:
     streams = [client.stream(count, 200) for _ in range(10)]
     assert list(zip(*streams, strict=True)) == [(number,) * 10 for number in range(200)]
@@ -245,6 +276,56 @@ def test_asyncio_client_streams(cluster: SchedulerClusterCombo) -> None:
                 await anext(stream)
             with pytest.raises(KeyError):
                 [value async for value in client.stream(fail_after, 3)]
+            ended = client.stream(count, 3)
+            assert [value async for value in ended] == [0, 1, 2]
+            assert await ended.future == "the end"
+            with pytest.raises(UsageError, match="window is 0"):
+                client.stream(count, 3, window=0)
+            threads, streams = threading.active_count(), [client.stream(count, 10**9) for _ in range(20)]
+            assert await asyncio.gather(*map(anext, streams)) == [0] * 20
+            assert threading.active_count() == threads
+
+    asyncio.run(run())
+
+
+def test_asyncio_stream_continues_after_a_timeout(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncClient(cluster.get_address()) as client:
+            stream = client.stream(wait_between, tmp_path / "go")
+            assert [await anext(stream), await anext(stream)] == [1, 2]
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.01)
+            (tmp_path / "go").touch()
+            assert [value async for value in stream] == [3]
+
+    asyncio.run(run())
+
+
+def test_closed_asyncio_stream_ends_an_iteration_of_another_coroutine(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with AsyncClient(cluster.get_address()) as client:
+            stream = client.stream(wait_between, tmp_path / "go")
+            assert [await anext(stream), await anext(stream)] == [1, 2]
+            waiting = asyncio.create_task(anext(stream, "ended"))
+            await asyncio.sleep(0)
+            await stream.aclose()
+            assert await waiting == "ended"
+            dropped = client.stream(wait_between, tmp_path / "go")
+            future = dropped.future
+            assert await anext(dropped) == 1
+            del dropped
+            with pytest.raises(asyncio.CancelledError):
+                await future
+
+    asyncio.run(run())
+
+
+def test_asyncio_client_without_processes_streams() -> None:
+    async def run() -> None:
+        async with AsyncClient(processes=False) as client:
+            assert [value async for value in client.stream(count, 3)] == [0, 1, 2]
 
     asyncio.run(run())
 

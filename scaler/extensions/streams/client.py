@@ -1,4 +1,4 @@
-"""The values of a stream, in the client."""
+"""The client's method that returns a stream, and the values of a stream, in the client."""
 
 from __future__ import annotations
 
@@ -6,22 +6,79 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, Unpack, cast
 from weakref import WeakValueDictionary
 
-from scaler.client.future import ScalerFuture, error_of
+from scaler.client.future import Callback, ScalerFuture, error_of
 from scaler.client.loop import ClientLoop
-from scaler.errors import WorkerLostError
+from scaler.client.options import OptionKeywords, check_integer
+from scaler.client.task_calls import TaskCalls, check_arguments, hiding_frames_of_methods
+from scaler.errors import UsageError, WorkerLostError
 from scaler.extensions.streams.messages import StreamTaken, StreamValue
-from scaler.extensions.streams.producer import values_of
-from scaler.serialization import Serializer, dump_value, load_value, parts_of, to_payload
+from scaler.extensions.streams.producer import Producer, values_of
+from scaler.serialization import Serializer, dump_value, load_value, name_of, parts_of, to_payload
 from scaler.serialization.exceptions import hide_frames
 
+WINDOW = 64
 ANSWER_BYTES = 8 * 1024 * 1024
 """Size of consumed values after which the task is notified."""
 _CHECK_SECONDS = 60.0
 _VALUE = "a value of the stream"
 _AGAIN = "the task of the stream started again; with restart=True, the stream continues"
+
+
+@hiding_frames_of_methods()
+class StreamCalls(TaskCalls):
+    def stream(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        window: int = WINDOW,
+        restart: bool = False,
+        **options: Unpack[OptionKeywords],
+    ) -> Stream:
+        """Run the generator `fn(*args)` as a task, and iterate over its values while it runs.
+
+        ```python
+        for line in client.stream(read_lines, "/data/log.txt"):
+            print(line)
+        ```
+
+        Closing or dropping the stream stops the task.
+
+        Args:
+            fn: a generator function, or a function that returns another iterable.
+            args: arguments of the function, as in `submit`. Pass keyword arguments with `functools.partial`.
+            window: maximum number of values ahead of those consumed so far. Beyond this number, the task
+                waits and lends its slot to other tasks. These values take at most 32 MiB, or consist of one value.
+            restart: if the worker is lost, run the generator again, and skip the values that have arrived. For
+                generators that yield the same values each time. Otherwise the loss is an error.
+            options: options of the task, as in `submit_verbose`. `retry_on` and `preemptible` need `restart`.
+
+        Returns:
+            An iterator. Its `future` is the future of the task, whose value is the generator's return value.
+
+        Raises:
+            UsageError: An option is invalid, or the client has a durable session.
+            SerializationError: The function or an argument cannot be pickled.
+        """
+        carried = self._options_of(options, "stream")
+        check_integer("window", window, 1)
+        if self._session is not None:
+            raise UsageError("streams end with the program: use a client without a durable session")
+        for option in ("retry_on", "preemptible"):
+            if getattr(carried, option) and not restart:
+                raise UsageError(f"{option} runs a generator again: pass restart=True as well, or leave it out")
+        check_arguments(fn, args, {})
+        if self._is_in_process:
+            return LocalStream(partial(self._submit, kwargs={}, options=carried), fn, args, self._serializer)
+        name = carried.name or name_of(fn)
+        call = self._loop.calls.begin("stream", name, 1, has_chunks=False)
+        carried = carried._replace(name=name, losses=carried.losses if restart else 1, call=call.number)
+        producer = Producer(fn, window, self._serializer)
+        stream = Stream(self._loop, window, restart, self._serializer)
+        return stream._start(lambda identifier: self._submit(producer, (identifier, *args), {}, carried))
 
 
 class Stream(Iterator[Any]):
@@ -47,15 +104,17 @@ class Stream(Iterator[Any]):
         self._run = self._task = b""
         self._has_ended = self._is_closed = False
         self._error: Exception | None = None
+        self._changed: Callback | None = None
 
     def _start(self, submit: Callable[[bytes], ScalerFuture]) -> Self:
-        streams = self._loop.on_message.get(StreamValue)
-        if streams is None:
-            streams = self._loop.on_message[StreamValue] = _Streams()
-        assert isinstance(streams, _Streams)
-        streams.by_id[self._id] = self
+        cast("_Streams", self._loop.on_message.setdefault(StreamValue, _Streams()))[self._id] = self
         self.future = submit(self._id)
         return self
+
+    def _observe(self, changed: Callback) -> None:
+        """Call a function after each change, from any thread."""
+        self._changed = changed
+        self.future.add_done_callback(changed)
 
     def __next__(self) -> Any:
         """Return the next value.
@@ -86,6 +145,8 @@ class Stream(Iterator[Any]):
             returned = self.future.result()
         except BaseException as error:
             hide_frames(error)
+            if isinstance(error, StopIteration | StopAsyncIteration):  # would look like the end of the stream
+                raise RuntimeError(f"the function of the stream raised {type(error).__name__}") from error
             raise
         raise StopIteration(returned)
 
@@ -105,37 +166,38 @@ class Stream(Iterator[Any]):
 
     def __del__(self) -> None:
         if (future := getattr(self, "future", None)) is not None:
-            self._loop.call_later(0, partial(_cancel, future))
+            self._loop.call_later(0, future.cancel)
 
     @property
     def _has_next(self) -> bool:
         """Whether `next` does not wait."""
-        if self._values or self._is_closed or self._error is not None:
-            return True
-        return self.future.done() and (self._has_ended or error_of(self.future) is not None)
+        return not self._is_drained or (self.future.done() and (self._has_ended or error_of(self.future) is not None))
+
+    @property
+    def _is_drained(self) -> bool:
+        """Whether `next` depends on the task."""
+        return not (self._values or self._is_closed or self._error is not None)
 
     def _take(self, message: StreamValue) -> None:
         """Process a message from the task. Called in the thread of the client."""
         with self._condition:
-            is_again = self._run not in (b"", message.run)
-            if is_again and not self._restarts:
-                self._error = self._error or WorkerLostError(_AGAIN)
-                self._loop.call_later(0, partial(_cancel, self.future))
-            self._run, self._task = message.run, message.task
+            if message.run != self._run:
+                if self._run and not self._restarts:
+                    self._error = self._error or WorkerLostError(_AGAIN)
+                    self._loop.call_later(0, self.future.cancel)
+                self._run, self._task, self._has_ended = message.run, message.task, False
             is_new = message.number == self._received and self._error is None
-            if is_new:
+            if not message.payload:
+                self._has_ended = message.number <= self._received  # less if the generator was lost and yields fewer
+            elif is_new:
                 self._add(message)
-            elif not message.payload and message.number < self._received:
-                self._has_ended = True  # the generator yielded fewer values after a loss
             if not is_new or self._has_ended:
                 self._answer()
             self._condition.notify_all()
+        if self._changed is not None:
+            self._changed(self.future)
 
     def _add(self, message: StreamValue) -> None:
-        if not message.payload:
-            self._has_ended = True
-            self._received += 1
-            return
         if not message.piece:
             self._pieces.clear()
         if message.piece == len(self._pieces):
@@ -148,22 +210,14 @@ class Stream(Iterator[Any]):
 
     def _answer(self) -> None:
         self._answered, self._taken_bytes = self._taken, 0
-        self._loop._call(self._loop._answer, StreamTaken(self._task, self._received, self._taken))
+        self._loop._call(self._loop._answer, StreamTaken(self._task, self._received + self._has_ended, self._taken))
 
 
-def _cancel(future: ScalerFuture) -> None:
-    future.cancel()
-
-
-class _Streams:
+class _Streams(WeakValueDictionary[bytes, Stream]):
     """The open streams of a client."""
 
-    def __init__(self) -> None:
-        self.by_id: WeakValueDictionary[bytes, Stream] = WeakValueDictionary()
-
     def __call__(self, message: Any) -> None:
-        stream = self.by_id.get(message.stream)
-        if stream is not None:
+        if (stream := self.get(message.stream)) is not None:
             stream._take(message)
 
 
@@ -186,7 +240,7 @@ class LocalStream(Stream):
         try:
             value = next(self._made)
         except StopIteration as end:
-            if "future" not in vars(self):
+            if not hasattr(self, "future"):
                 self.future = self._submit(_end, (end.value, None))
             raise
         except Exception as error:
@@ -194,10 +248,6 @@ class LocalStream(Stream):
             raise
         payload = to_payload(dump_value(value, self._serializer, _VALUE))
         return load_value(parts_of(payload), self._serializer, _VALUE)
-
-    def __getattr__(self, name: str) -> Any:
-        why = ": with processes=False, a stream has it after the last value" if name == "future" else ""
-        raise AttributeError(f"a stream has no attribute {name!r}{why}")
 
     def close(self) -> None:
         self._made = iter(())
