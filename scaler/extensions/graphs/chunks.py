@@ -65,32 +65,8 @@ class Levels:
         self._is_chunked = bytearray(len(plan.keys))
         levels: defaultdict[int, list[int]] = defaultdict(list)
         singles: defaultdict[int, list[int]] = defaultdict(list)
-        self._sort(alone, sent, is_small, levels, singles)
-        stages: defaultdict[int, list[int]] = defaultdict(list)
-        for rank in sorted(levels):
-            stages[rank // _STAGE].append(rank)
-        for stage in sorted({*stages, *singles}):
-            self.steps += [(levels[rank], []) for rank in stages[stage]]
-            self.steps.append(([], singles[stage]))
-
-    @property
-    def are_worth_it(self) -> bool:
-        """Whether chunks save more than it costs single nodes to load the values of whole chunks."""
-        is_chunked = self._is_chunked
-        loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
-        return loads <= MAX_LOADS * sum(is_chunked)
-
-    def _sort(
-        self,
-        alone: Container[Key],
-        sent: Container[Key],
-        is_small: Callable[[Callable[..., Any]], bool],
-        levels: defaultdict[int, list[int]],
-        singles: defaultdict[int, list[int]],
-    ) -> None:
-        """Sort the nodes by rank: the level of a chunked node, the next stage for a single node."""
-        plan = self._plan
         small: dict[int, bool] = {}
+        # By node: the level of a chunked node, the next stage for a single node.
         ranks = [0] * len(plan.keys)
         rank_of = ranks.__getitem__
         for number, key in enumerate(plan.keys):
@@ -108,6 +84,19 @@ class Levels:
                 stage = highest // _STAGE
                 ranks[number] = (stage + 1) * _STAGE
                 singles[stage].append(number)
+        stages: defaultdict[int, list[int]] = defaultdict(list)
+        for rank in sorted(levels):
+            stages[rank // _STAGE].append(rank)
+        for stage in sorted({*stages, *singles}):
+            self.steps += [(levels[rank], []) for rank in stages[stage]]
+            self.steps.append(([], singles[stage]))
+
+    @property
+    def are_worth_it(self) -> bool:
+        """Whether chunks save more than it costs single nodes to load the values of whole chunks."""
+        is_chunked = self._is_chunked
+        loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
+        return loads <= MAX_LOADS * sum(is_chunked)
 
 
 class Constant(NamedTuple):

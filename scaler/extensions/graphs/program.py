@@ -72,7 +72,9 @@ class ChunkFunction(ManyCallsFunction):
         """Return the values, or raise the exception of a node. ran: collects the number of each called node."""
         nodes, slots, end = self._nodes, program.slots, 0
         values: list[Any] = [None] * len(program.counts)
-        values.extend(_from_elsewhere(program, inputs))
+        for source in reversed(program.sources):  # so that external slots are indexed from -1 down
+            whole, position = inputs[source >> POSITION_BITS], source & _POSITION
+            values.append(whole[position - 1] if position else whole)
         is_plain = ATOMS.issuperset(map(type, values))
         if not is_plain:
             values = [_copyable(each) for each in values]
@@ -97,18 +99,6 @@ class ChunkFunction(ManyCallsFunction):
 def value_at(values: Sequence[Any], position: int) -> Any:
     """Return the value of one node. values: values of its chunk. Loads an argument of a node that is in no chunk."""
     return _copied([values[position]])[0]
-
-
-def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
-    """Return the values of the external slots in reverse, so that they can be indexed from -1 down."""
-    found = [
-        inputs[source >> POSITION_BITS][(source & _POSITION) - 1]
-        if source & _POSITION
-        else inputs[source >> POSITION_BITS]
-        for source in program.sources
-    ]
-    found.reverse()
-    return found
 
 
 def _changeable(value: Any) -> Changeable:

@@ -195,13 +195,6 @@ class MapFunction(PickledFunction, ManyCallsFunction):
         return item if self.spread else (item,)
 
 
-def map_function(function: Callable[..., Any], spread: bool) -> MapFunction:
-    """Return the function for the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
-    made = MapFunction(serialization.dump_function(function), serialization.name_of(function), spread)
-    made.functions.append(function)
-    return made
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Setup:
     """A pool, and the arguments of its initializer."""

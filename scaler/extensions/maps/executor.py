@@ -217,11 +217,6 @@ def _owner_of(future: TaskFuture) -> object:
     return None if future.template is None else future.template.owner
 
 
-def _is_awaited(future: TaskFuture) -> bool:
-    owner = _owner_of(future)
-    return isinstance(owner, _Owner) and owner.is_awaited
-
-
 def _wait_for(futures: Iterable[ScalerFuture]) -> None:
     for future in futures:
         with contextlib.suppress(CancelledError):
@@ -232,7 +227,8 @@ def _at_exit() -> None:
     """Wait for the calls of all executors, including unreferenced ones."""
     for loop in open_loops():
         with contextlib.suppress(ScalerError):
-            _wait_for(future for future in loop.futures.unfinished() if _is_awaited(future))
+            awaited = (each for each in loop.futures.unfinished() if getattr(_owner_of(each), "is_awaited", False))
+            _wait_for(awaited)
 
 
 # Runs before the exit handler of clients, which the imports above registered earlier.

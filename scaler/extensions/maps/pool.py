@@ -337,7 +337,15 @@ class Pool:
         def run() -> None:
             values: list[Any] = []
             error: BaseException | None = None
-            for has_succeeded, value in self._outcomes(results):
+            is_over = False
+            while not is_over:
+                try:
+                    has_succeeded, value = True, next(results)
+                except StopIteration:
+                    break
+                except BaseException as failure:  # noqa: BLE001 (any exception of an item is its outcome)
+                    has_succeeded, value = False, failure
+                    is_over = self._client._futures.closed is not None  # each further `next` would raise it
                 if outcomes is not None:
                     outcomes.put((has_succeeded, value))
                 elif has_succeeded:
@@ -348,9 +356,8 @@ class Pool:
                 outcomes.put(None)
 
         def cancel() -> None:
-            is_unfinished = _settle(
-                ended, None, CancelledError()
-            )  # first; otherwise, the thread would end it with the values so far
+            # First, because the thread would otherwise end it with the values so far.
+            is_unfinished = _settle(ended, None, CancelledError())
             results.close()
             if is_unfinished and outcomes is not None:
                 outcomes.put((False, CancelledError()))
@@ -359,19 +366,6 @@ class Pool:
         result = self._result(ended, cancel, callback, error_callback)
         threading.Thread(target=run, name="scaler-pool", daemon=True).start()
         return result
-
-    def _outcomes(self, results: ResultIterator) -> Iterator[tuple[bool, Any]]:
-        while True:
-            try:
-                value = next(results)
-            except StopIteration:
-                return
-            except BaseException as error:  # noqa: BLE001 (any exception of an item is its outcome)
-                yield False, error
-                if self._client._futures.closed is not None:  # each further `next` would raise it
-                    return
-            else:
-                yield True, value
 
     def _result(
         self,

@@ -18,7 +18,7 @@ from scaler.client.task_calls import TaskCalls
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ScalerError, UsageError
 from scaler.extensions.chunk_options import chunk_size_of
-from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, ItemSender, why_one
+from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, why_one
 from scaler.extensions.maps.window import CHUNKS_OF_WINDOW, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
 from scaler.serialization import name_of
 from scaler.serialization.exception_graph import assign
@@ -244,7 +244,9 @@ class ResultIterator(Iterator[Any]):
             return
         while not self._is_closed:
             now = time.monotonic()
-            size = self._next_size(now)
+            size = self._runner.chunking.next_size(now)
+            if self._runner.chunk_size is None:
+                size = min(size, max(1, self._window.items // CHUNKS_OF_WINDOW))
             if self._items is not None and size and size <= self._window.items - self._ahead:
                 self._pull(self._items, size)
                 self._take_ended(self._patience_seconds())
@@ -267,12 +269,6 @@ class ResultIterator(Iterator[Any]):
 
     def _patience_seconds(self) -> float:
         return max(0.0, self._patient_until - time.monotonic()) if self._running else 0.0
-
-    def _next_size(self, now: float) -> int:
-        size = self._runner.chunking.next_size(now)
-        if self._runner.chunk_size is not None:
-            return size
-        return min(size, max(1, self._window.items // CHUNKS_OF_WINDOW))
 
     def _pull(self, items: Iterator[Any], size: int) -> None:
         """Take the next items and send them together: `size`, or a part of an automatic chunk if they come slowly."""
@@ -355,7 +351,7 @@ def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
     options = options._replace(name=options.name or name, call=counts.number)
     return ResultIterator(
         items,
-        ChunkRunner(ItemSender(client, fn, options, chunk_size, is_spread=is_spread), chunk_size, counts),
+        ChunkRunner(client, fn, options, chunk_size, counts, is_spread=is_spread),
         Window(window, chunk_size),
         client._loop.call_later,
         in_order=verb != "imap_unordered",

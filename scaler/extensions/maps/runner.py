@@ -23,12 +23,12 @@ from scaler.client.task_calls import DISCONNECTED, TaskCalls
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference, TaskTemplate
 from scaler.extensions.chunk_options import why_alone
-from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, map_function, show_item
+from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
 from scaler.extensions.maps.values import Items, PackedValues
 from scaler.extensions.maps.window import Chunking
 from scaler.grammar import counted
 from scaler.protocol.messages import CallReport, is_stored
-from scaler.serialization import parts_of
+from scaler.serialization import dump_function, name_of, parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import annotate, load_exception, locate, remote_traceback
@@ -109,74 +109,60 @@ def why_one(options: Options, serializer: object) -> str:
     return why_alone(options, serializer) or ("" if options.max_losses else "losses=0")
 
 
-class ItemSender:
-    """Submits items of a map together in one task, or as a single call.
-
-    function: function of chunks; None if each task is a single call. is_spread: each item is a tuple of arguments.
-    chunk_attempts: number of starts of a chunk whose processes die.
-    """
-
-    def __init__(
-        self, client: TaskCalls, fn: Callable[..., Any], options: Options, chunk_size: int | None, *, is_spread: bool
-    ) -> None:
-        self.function = None if chunk_size == 1 else map_function(fn, is_spread)
-        self.futures = client._futures
-        self.serializer = client._serializer
-        self.is_spread = is_spread
-        self._client = client
-        self._fn = fn
-        self._options = options
-        self._size = chunk_size or 1  # chunks of automatic size begin with one item
-        self._parent = client._parent()
-        self.chunk_attempts = (options.max_losses + 1) // 2
-        self.one = self._template(options)
-        self._options = options._replace(context=self.one.spec.context)
-
-    @cached_property
-    def several(self) -> TaskTemplate:
-        """The template of a chunk."""
-        seconds = min(self._options.expected_seconds * min(self._size, MAX_SECONDS), MAX_SECONDS)
-        return self._template(self._options._replace(losses=self.chunk_attempts, expected_seconds=seconds))
-
-    @cached_property
-    def one_of_lost(self) -> TaskTemplate:
-        """The template of an item whose chunk has started, with the attempts that the chunk has left."""
-        left = self._options.max_losses - self.chunk_attempts
-        return self._template(self._options._replace(losses=left + 1))
-
-    def submit(self, items: list[Any], template: TaskTemplate) -> TaskFuture:
-        if self._client._is_closed:
-            raise errors.ClientClosedError(DISCONNECTED)
-        args: tuple[Any, ...] = (Items(items) if len(items) > 1 else items,)
-        if self.function is None:
-            args = items[0] if self.is_spread else (items[0],)
-        return self.futures.submit(template, args, {})
-
-    def _template(self, options: Options) -> TaskTemplate:
-        template = self._client._templates.template(self.function or self._fn, options, self._parent)
-        template.has_chunks = self.function is not None
-        return template
-
-
 class ChunkRunner:
     """Sends chunks and waits for them. `cancel` is thread-safe; all other methods run in one thread at a time."""
 
-    def __init__(self, sender: ItemSender, chunk_size: int | None, progress: CallReport) -> None:
+    def __init__(
+        self,
+        client: TaskCalls,
+        fn: Callable[..., Any],
+        options: Options,
+        chunk_size: int | None,
+        progress: CallReport,
+        *,
+        is_spread: bool,
+    ) -> None:
+        """is_spread: each item is a tuple of arguments."""
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.progress = progress
-        self._sender = sender
-        self._function = sender.function
-        self._futures = sender.futures
+        self._client, self._fn, self._is_spread = client, fn, is_spread
+        self._futures = client._futures
+        self._function: MapFunction | None = None  # if each task is a single call
+        if chunk_size != 1:
+            self._function = MapFunction(dump_function(fn), name_of(fn), is_spread)
+            self._function.functions.append(fn)
+        self._chunk_attempts = (options.max_losses + 1) // 2
+        """Number of starts of a chunk whose processes die."""
+        self._parent = client._parent()
+        self._one = self._template(options)
+        self._options = options._replace(context=self._one.spec.context)
         self._ended: SimpleQueue[Chunk] = SimpleQueue()
         self._in_flight: set[Chunk] = set()
         self._is_cancelled = False
         self._sent_items = 0
 
+    @cached_property
+    def _several(self) -> TaskTemplate:
+        """The template of a chunk. Chunks of automatic size begin with one item."""
+        seconds = min(self._options.expected_seconds * min(self.chunk_size or 1, MAX_SECONDS), MAX_SECONDS)
+        return self._template(self._options._replace(losses=self._chunk_attempts, expected_seconds=seconds))
+
+    @cached_property
+    def _one_of_lost(self) -> TaskTemplate:
+        """The template of an item whose chunk has started, with the attempts that the chunk has left."""
+        left = self._options.max_losses - self._chunk_attempts
+        return self._template(self._options._replace(losses=left + 1))
+
+    def _template(self, options: Options) -> TaskTemplate:
+        template = self._client._templates.template(self._function or self._fn, options, self._parent)
+        template.has_chunks = self._function is not None
+        return template
+
     def send(self, items: list[Any]) -> Chunk:
         """Submit the next items together. Raises LimitError or ClientClosedError; an unsendable chunk fails."""
         chunk = Chunk(self._sent_items, items, len(items))
-        self._send(chunk, self._sender.one if chunk.count == 1 else self._sender.several)
+        self._send(chunk, self._one if chunk.count == 1 else self._several)
         self._sent_items += len(items)
         self.progress.sent = self._sent_items
         return chunk
@@ -281,19 +267,24 @@ class ChunkRunner:
         if not chunk.payload:
             return []
         try:
-            args, _ = load_arguments(parts_of(chunk.payload), chunk.references.__getitem__, self._sender.serializer)
+            args, _ = load_arguments(parts_of(chunk.payload), chunk.references.__getitem__, self._client._serializer)
         except Exception:  # noqa: BLE001 (loading runs user code)
             return []
         if self._function is not None:
             return list(args[0])
-        return [args if self._sender.is_spread else args[0]]
+        return [args if self._is_spread else args[0]]
 
     def _send(self, chunk: Chunk, template: TaskTemplate) -> None:
         items = chunk.items
         self.chunking.sent()
         self._in_flight.add(chunk)  # before sending, because `cancel` must find it
         try:
-            chunk.future = future = self._sender.submit(items, template)
+            if self._client._is_closed:
+                raise errors.ClientClosedError(DISCONNECTED)
+            args: tuple[Any, ...] = (Items(items) if len(items) > 1 else items,)
+            if self._function is None:
+                args = items[0] if self._is_spread else (items[0],)
+            chunk.future = future = self._futures.submit(template, args, {})
         except (errors.SerializationError, errors.UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
@@ -313,12 +304,12 @@ class ChunkRunner:
     def _take_apart(self, chunk: Chunk) -> None:
         if chunk.count == 1:
             return
-        template, attempts = self._sender.one, 0
+        template, attempts = self._one, 0
         if chunk.future is not None and (chunk.error is None or remote_traceback(chunk.error) is None):
             # Without a remote traceback, items may have been called: all arguments were available.
             if not isinstance(chunk.error, _OF_ONE_ITEM):
                 return
-            template, attempts = self._sender.one_of_lost, self._sender.chunk_attempts
+            template, attempts = self._one_of_lost, self._chunk_attempts
         for number, item in enumerate(chunk.items or self._items_sent(chunk), chunk.first):
             part = Chunk(number, [item], 1, earlier=attempts)
             chunk.parts.append(part)

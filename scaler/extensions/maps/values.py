@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,27 +19,10 @@ from scaler.serialization.chunks import ATOMS, outside
 from scaler.serialization.snapshot import Fresh, is_found_by_name
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
-    from scaler.extensions.maps.stream import PickleStream
+    from scaler.serialization.by_value import Pickler
 
 MAX_CONTAINED_BYTES = 4096
 """Maximum size of a buffer inside the pickle of its value."""
-
-
-def _are_plain(values: Sequence[Any]) -> bool:
-    """Return whether all values are atoms or tuples of atoms, which calls can share."""
-    kinds = set(map(type, values)) - ATOMS
-    members = chain.from_iterable(each for each in values if type(each) is tuple)
-    return not kinds or (kinds == {tuple} and ATOMS.issuperset(map(type, members)))
-
-
-def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes <= MAX_CONTAINED_BYTES:
-            return True
-        large.append(buffer)
-        return False
-
-    return keep
 
 
 class ValuePacker:
@@ -56,14 +39,18 @@ class ValuePacker:
         self._classes: dict[type, int] = {}
         self._takes_modules = bool(modules_by_value())
         self._by_value_types: set[type] = set()
-        self._stream: PickleStream | None = None
+        self._pickler: Pickler | None = None
+        self._file = BytesIO()
+        self._buffers_of_one: list[pickle.PickleBuffer] = []
 
     def __len__(self) -> int:
         return len(self.plain)
 
     def add_all(self, values: Sequence[Any]) -> None:
         """Add values to an empty packer. Raises their pickling errors."""
-        if _are_plain(values):
+        kinds = set(map(type, values)) - ATOMS
+        members = chain.from_iterable(each for each in values if type(each) is tuple)
+        if not kinds or (kinds == {tuple} and ATOMS.issuperset(map(type, members))):
             self.plain = list(values)
         else:
             for value in values:
@@ -102,23 +89,37 @@ class ValuePacker:
 
     def _pickled(self, value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
         buffers: list[pickle.PickleBuffer] = []
+
+        def keep(buffer: pickle.PickleBuffer) -> bool:
+            if buffer.raw().nbytes <= MAX_CONTAINED_BYTES:
+                return True
+            buffers.append(buffer)
+            return False
+
         data = b""
         if type(value) not in self._by_value_types:
             try:
-                data = pickle.dumps(value, 5, buffer_callback=_keeper(buffers))
+                data = pickle.dumps(value, 5, buffer_callback=keep)
             except PLAIN_PICKLE_ERRORS:
                 data = b"__main__"
         if not data or b"__main__" in data or self._takes_modules:
             self._by_value_types.add(type(value))
-            return self._by_value().dumps(value)
+            return self._by_value(value)
         return data, buffers
 
-    def _by_value(self) -> PickleStream:
-        if self._stream is None:
-            from scaler.extensions.maps.stream import PickleStream  # noqa: PLC0415 (see above)
+    def _by_value(self, value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+        if self._pickler is None:
+            from scaler.serialization.by_value import Pickler  # noqa: PLC0415 (see above)
 
-            self._stream = PickleStream(self._class_number)
-        return self._stream
+            self._pickler = Pickler(self._file, 5, buffer_callback=self._buffers_of_one.append)
+            self._pickler.persistent_id = self._class_number
+        self._buffers_of_one.clear()
+        self._file.seek(0)
+        self._file.truncate()
+        self._pickler.clear_memo()  # successive values share only what has a number
+        self._pickler.globals_ref = {}
+        self._pickler.dump(value)
+        return self._file.getvalue(), self._buffers_of_one.copy()
 
     def _class_number(self, value: object) -> int | None:
         """Return the number of a class stored outside the pickles; None for any other object."""

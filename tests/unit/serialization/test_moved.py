@@ -9,7 +9,7 @@ import pytest
 
 from scaler import serialization
 from scaler.extensions.graphs.plan import InnerCall
-from scaler.extensions.maps.chunks import MapFunction, map_function
+from scaler.extensions.maps.chunks import MapFunction
 from scaler.serialization.moved import MOVED
 
 OLD_NAMES = {new: old for old, new in MOVED.items()}
@@ -24,7 +24,7 @@ def of_an_earlier_version(value: object) -> bytes:
 
 
 def test_chunk_of_an_earlier_version_can_be_loaded() -> None:
-    old = of_an_earlier_version(map_function(abs, spread=False))
+    old = of_an_earlier_version(MapFunction(serialization.dump_function(abs), "abs", spread=False))
     assert b"scaler.client.chunks" in old
     loaded = pickle.loads(old)
     assert type(loaded) is MapFunction
