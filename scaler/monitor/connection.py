@@ -12,27 +12,10 @@ from typing import Any, TypeVar
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import task_id_of
+from scaler.monitor import messages as q
 from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.history_rows import ClusterHistory
-from scaler.monitor.messages import (
-    ClusterRead,
-    Explain,
-    Explained,
-    FindHistory,
-    FindObjects,
-    FindTasks,
-    HistoryFound,
-    MonitorEvents,
-    MonitorStatus,
-    ObjectsFound,
-    Profiled,
-    ReadCluster,
-    ReadLog,
-    ReadProfile,
-    TaskLog,
-    TasksFound,
-)
 from scaler.monitor.model import Model
 from scaler.monitor.rows import FOUND, MALFORMED, NOTES, decode, decode_list
 from scaler.net.access import LOCAL_ACCESS, Access
@@ -71,37 +54,37 @@ class Asking:
     async def read(self) -> None:
         """Update the model with the state that the client's key may see. Raises UnreachableError on timeout or a bad
         answer."""
-        found = await self._ask(ReadCluster(), ClusterRead)
+        found = await self._ask(q.ReadCluster(), q.ClusterRead)
         try:
-            self.model.apply(MonitorStatus(found.status))
-            self.model.apply(MonitorEvents(found.events))
+            self.model.apply(q.MonitorStatus(found.status))
+            self.model.apply(q.MonitorEvents(found.events))
         except ProtocolError as error:
             raise UnreachableError(f"{self.address} did not send the cluster's state: {error}"[:200]) from None
 
     async def explain(self, task_id: str) -> str:
         """Explain why a task waits or how it ended. Raises UsageError for a malformed id, and UnreachableError."""
-        return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
+        return (await self._ask(q.Explain(task_id_of(task_id)), q.Explained)).text
 
-    async def log(self, task_id: str) -> TaskLog:
+    async def log(self, task_id: str) -> q.TaskLog:
         """Return the output of a task. Raises as `explain` does."""
-        return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
+        return await self._ask(q.ReadLog(task_id_of(task_id)), q.TaskLog)
 
     async def find(self, search: str) -> list[TaskRow]:
         """Find tasks by id prefix or part of a name. Raises UnreachableError on timeout or for an unreadable answer."""
-        found = await self._ask(FindTasks(search), TasksFound)
+        found = await self._ask(q.FindTasks(search), q.TasksFound)
         with self._decoding("list of tasks"):
             return [*decode_list(TaskRow, json.loads(found.json))]
 
     async def objects(self, most: int) -> list[ObjectRow]:
         """Return the largest objects with all their holders. Raises as `find` does."""
-        found = await self._ask(FindObjects([], most), ObjectsFound)
+        found = await self._ask(q.FindObjects([], most), q.ObjectsFound)
         with self._decoding("list of objects"):
             return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
 
     async def history(self, since: float, until: float) -> ClusterHistory:
         """Return the history between two times (unix seconds). Raises as `find` does."""
         seconds = max(HISTORY_SECONDS, self._timeout_seconds)
-        found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
+        found = await self._ask(q.FindHistory(since, until), q.HistoryFound, seconds)
         with self._decoding("history"):
             return decode(ClusterHistory, json.loads(found.json))
 
@@ -120,7 +103,7 @@ class Asking:
         """Return the profile of a task or function, or the list of functions if both are empty. Raises as `find` does,
         and UsageError for a malformed id."""
         task = task_id_of(task_id) if task_id else b""
-        found = await self._ask(ReadProfile(task, function), Profiled)
+        found = await self._ask(q.ReadProfile(task, function), q.Profiled)
         with self._decoding("profile"):
             document: dict[str, Any] = json.loads(found.json)
             if document["of"]:
@@ -218,20 +201,20 @@ class MonitorConnection(Asking):
                 self._on_change()
             await asyncio.sleep(READ_SECONDS)
 
-    def _apply(self, document: MonitorStatus | MonitorEvents) -> None:
+    def _apply(self, document: q.MonitorStatus | q.MonitorEvents) -> None:
         try:
             self.model.apply(document)
         except ProtocolError as error:
             self._malformed += 1
             if self._malformed == 1:
                 _log.warning("%s: dropped: %s", self.address, error)
-        if self.model.has_past or (self._malformed and isinstance(document, MonitorEvents)):
+        if self.model.has_past or (self._malformed and isinstance(document, q.MonitorEvents)):
             self._answered.set()
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
-                case Received(message=MonitorStatus() | MonitorEvents() as document):
+                case Received(message=q.MonitorStatus() | q.MonitorEvents() as document):
                     self._apply(document)
                 case Received(message=m.Reply() as answer):
                     self._questions.answered(answer)
