@@ -5,18 +5,22 @@ without references to the object storage. A *result* contains the value or excep
 
 Both are an inline payload (see `scaler.serialization`) preceded by a head: magic (8 bytes), format (u32, little
 endian), and 4 zeros. The first part is JSON with the versions of the writer and all values that are not bytes.
+
+An *executor* runs an agent's tasks as calls to a service. The agent calls all its methods from a dedicated thread, one
+at a time; they may block. Reports may come from any thread, including that of the method, in any order, late or
+repeated. The agent drops reports about unexpected calls.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from scaler._version import __version__
-from scaler.errors import ProtocolError, RefusedError
+from scaler.errors import ProtocolError, RefusedError, ScalerError
 from scaler.ids import show
 from scaler.net.versions import cloudpickle_version, minor_version, python_version
 from scaler.protocol.messages import Outcome
@@ -165,3 +169,71 @@ def _check_versions(versions: list[str], maker: str, reader: str) -> None:
             f"Python {python_version()} with cloudpickle {cloudpickle_version()} (scaler {__version__}): "
             "use the same minor versions everywhere"
         )
+
+
+# -- executors
+
+CallKey = tuple[bytes, int]
+
+
+class CallStarted(NamedTuple):
+    """A call is or may be running. Its time limit counts from here, or from its submission to the service."""
+
+    task: bytes
+    attempt: int
+
+
+class CallFinished(NamedTuple):
+    """A call finished with a result. data: return value of `scaler.offload.job.run_call`."""
+
+    task: bytes
+    attempt: int
+    data: bytes | bytearray | memoryview
+
+
+class CallFailed(NamedTuple):
+    """A call ended without a result. text: reason, for display.
+
+    outcome: PROCESSOR_DIED: the process died, and the task is charged. WORKER_LOST: the task may have run to
+    completion, and is charged. NOT_STARTED: the service removed the call (lost host, lost session), and no task is
+    charged. TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
+    """
+
+    task: bytes
+    attempt: int
+    outcome: Outcome
+    text: str
+
+
+class ExecutorDegraded(NamedTuple):
+    """Why calls cannot run: one line for display, shown until an empty text clears it."""
+
+    text: str
+
+
+Report = CallStarted | CallFinished | CallFailed | ExecutorDegraded
+
+
+class ExecutorError(ScalerError):
+    """Calls were refused. The agent retries them with backoff and charges no task. Equal texts count as the same
+    failure. taken: calls that were accepted nevertheless."""
+
+    def __init__(self, text: str, taken: Sequence[CallKey] = ()) -> None:
+        super().__init__(text)
+        self.taken = tuple(taken)
+
+
+class Executor(Protocol):
+    """Runs calls at a service. Created by a factory `module:factory`, called with the agent's `OffloadConfig`."""
+
+    def start(self, report: Callable[[Report], None]) -> None:
+        """Prepare for calls. A ScalerError ends the agent with its text."""
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Accept a batch of calls, each of which is reported later. Raises ExecutorError."""
+
+    def cancel(self, keys: Sequence[CallKey]) -> None:
+        """Cancel calls and drop later reports. Raises ExecutorError if uncertain, which is shown but not retried."""
+
+    def close(self) -> None:
+        """Cancel all remaining calls. Called once, in any state."""

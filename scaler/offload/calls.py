@@ -15,8 +15,7 @@ from typing import NamedTuple, assert_never
 
 from scaler.backoff import BackoffByCause
 from scaler.config.worker import WorkerConfig
-from scaler.offload.call import Call
-from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
+from scaler.offload.call import Call, CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent.base import ExecutorBase, Status
 from scaler.worker.agent.state import PREEMPTED, RECALLED, Attempt, KillReason, micros

@@ -4,32 +4,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from scaler import serialization
 from scaler.errors import ConfigError, ProtocolError, RefusedError
+from scaler.head_tail import HeadTailBuffer
 from scaler.ids import content_id
 from scaler.offload.call import Call, CallResult, pack_result, unpack_call
-from scaler.offload.recording import printed_output, recorded_output
 from scaler.protocol.messages import Outcome
-from scaler.serialization import (
-    Buffer,
-    Serializer,
-    dump_value,
-    format_of,
-    load_function,
-    load_retry_on,
-    load_serializer,
-    load_value,
-    parts_of,
-)
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.snapshot import Fresh, loading
 from scaler.serialization.uploads import Uploads
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
+from scaler.worker.processor.capture import MAX_OUTPUT_BYTES, OMITTED_TEXT, TeedStreams, redirected_output
 
 MAX_LOADED = 64
 NO_CLIENTS = (
@@ -41,7 +35,7 @@ _preloaded: set[str] = set()
 _uploads = Uploads()
 
 
-def run_call(data: Buffer | Call) -> bytes:
+def run_call(data: serialization.Buffer | Call) -> bytes:
     """Run a packed call and return its packed result. Never raises: errors are results."""
     context.refusal = NO_CLIENTS
     try:
@@ -61,11 +55,11 @@ def run_call(data: Buffer | Call) -> bytes:
         ):
             value, serializer = _run(call)
         ended_ns = time.monotonic_ns()
-        parts: Sequence[Buffer] = dump_value(value, serializer)
+        parts: Sequence[serialization.Buffer] = serialization.dump_value(value, serializer)
         outcome = Outcome.SUCCESS
     except BaseException as error:  # noqa: BLE001 (any exception of a task is its result)
         ended_ns = time.monotonic_ns()
-        outcome, payload = failure_of(error, lambda error: load_retry_on(bytes(call.retry_on))(error))  # noqa: PLW0108
+        outcome, payload = failure_of(error, lambda error: serialization.load_retry_on(bytes(call.retry_on))(error))  # noqa: PLW0108
         parts = [payload]
     duration_us = (ended_ns - began_ns) // 1000
     return pack_result(CallResult(outcome, parts, duration_us, meter.cpu_us, meter.peak_bytes, *texts))
@@ -82,25 +76,88 @@ def _preload(text: str) -> None:
     _preloaded.add(text)
 
 
-def _run(call: Call) -> tuple[Any, Serializer | None]:
+def _run(call: Call) -> tuple[Any, serialization.Serializer | None]:
     with loading:
-        fresh, serializer = _load(bytes(call.function), bytes(call.serializer), bytes(call.code))
+        code = bytes(call.code)
+        identifier = content_id(code) if code else b""
+        _uploads.use(identifier, lambda: bytes(serialization.parts_of(code)[0]))
+        fresh, serializer = _loaded(bytes(call.function), bytes(call.serializer), identifier)
         function = fresh.get()
 
         def value(index: int) -> Any:
-            return load_value(parts_of(call.inputs[index]), serializer, f"input {index}")
+            return serialization.load_value(serialization.parts_of(call.inputs[index]), serializer, f"input {index}")
 
-        args, kwargs = load_arguments(parts_of(call.arguments), value, serializer)
+        args, kwargs = load_arguments(serialization.parts_of(call.arguments), value, serializer)
     return finish(function(*args, **kwargs)), serializer
 
 
-def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Fresh[Callable[..., Any]], Serializer | None]:
-    identifier = content_id(code) if code else b""
-    _uploads.use(identifier, lambda: bytes(parts_of(code)[0]))
-    return _loaded(function, serializer, identifier)
-
-
 @lru_cache(MAX_LOADED)
-def _loaded(function: bytes, serializer: bytes, _code: bytes) -> tuple[Fresh[Callable[..., Any]], Serializer | None]:
-    bound = load_serializer(parts_of(serializer)) if serializer else format_of(function)
-    return Fresh(lambda: load_function(parts_of(function), bound)), bound
+def _loaded(
+    function: bytes, serializer: bytes, _code: bytes
+) -> tuple[Fresh[Callable[..., Any]], serialization.Serializer | None]:
+    bound = (
+        serialization.load_serializer(serialization.parts_of(serializer))
+        if serializer
+        else serialization.format_of(function)
+    )
+    return Fresh(lambda: serialization.load_function(serialization.parts_of(function), bound)), bound
+
+
+# -- output, recorded until a task's end
+
+PRINTED_BYTES = 12 * 1024
+"""Head and tail kept of each printed stream. Equals the scheduler's limit, so no text is truncated twice."""
+_READ_BYTES = 64 * 1024
+
+Texts = tuple[bytearray, bytearray]
+
+
+@contextlib.contextmanager
+def printed_output(texts: Texts) -> Iterator[None]:
+    """Context manager that also records text printed by Python code: head and tail of a long text."""
+    buffers = [HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES) for _ in texts]
+
+    def keep(is_stderr: bool, text: str) -> None:
+        buffers[is_stderr].add(text.encode("utf-8", "backslashreplace"))
+
+    try:
+        with TeedStreams(keep):
+            yield
+    finally:
+        for text, buffer in zip(texts, buffers, strict=True):
+            text.extend(buffer.text())
+
+
+@contextlib.contextmanager
+def recorded_output(texts: Texts) -> Iterator[None]:
+    """Context manager that records up to MAX_OUTPUT_BYTES of descriptors 1 and 2 each, and discards the rest."""
+    over, end = os.pipe()
+    with contextlib.ExitStack() as after:
+        after.callback(os.close, over)
+        with redirected_output() as readers:
+            thread = threading.Thread(target=_record, args=(readers, over, texts), name="recorded-output", daemon=True)
+            thread.start()
+            for reader in readers:
+                after.callback(os.close, reader)
+            after.callback(thread.join)
+            after.callback(os.close, end)
+            yield
+
+
+def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
+    poll = select.poll()
+    for descriptor in (*readers, over):
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if ready == [over]:
+            return
+        for reader, text in zip(readers, texts, strict=True):
+            if reader in ready:
+                read = os.read(reader, _READ_BYTES)
+                if not read:
+                    poll.unregister(reader)
+                elif len(text) <= MAX_OUTPUT_BYTES:  # otherwise, the omission is already marked
+                    text.extend(read)
+                    if len(text) > MAX_OUTPUT_BYTES:
+                        text[MAX_OUTPUT_BYTES:] = OMITTED_TEXT

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
-from scaler.offload.call import Call, pack_call
-from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
+from scaler.offload.call import Call, CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report, pack_call
 from scaler.offload.job import run_call
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Outcome

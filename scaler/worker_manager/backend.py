@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import sys
 import threading
 from collections import deque
@@ -31,6 +32,8 @@ from scaler.net.access import Access
 from scaler.plugins import load, worker_manager_type
 from scaler.processes import signal_name
 from scaler.protocol.messages import Role, UnitFacts, UnitState, UnitStatus
+
+_log = logging.getLogger(__name__)
 
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
 ENDED_SHOWN = 64
@@ -251,10 +254,7 @@ def exit_text(code: int) -> str:
     return f"exit code {code}{f' ({name})' if name else ''}"
 
 
-def loopback_warning(what: str, address: str) -> str:
-    if not is_loopback(local_address(addresses_of(address)[0])):
-        return ""
-    return (
-        f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to an address that they "
-        "can reach"
-    )
+def warn_of_loopback(what: str, address: str) -> None:
+    if is_loopback(local_address(addresses_of(address)[0])):
+        text = "%s cannot reach the scheduler at %s: set worker_scheduler_address to an address that they can reach"
+        _log.warning(text, what, address)

@@ -8,8 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from scaler.config.load import model_of
-from scaler.offload.call import Call, CallResult, unpack_result
-from scaler.offload.executor import CallFailed, CallFinished, CallKey, ExecutorDegraded, Report
+from scaler.offload.call import (
+    Call,
+    CallFailed,
+    CallFinished,
+    CallKey,
+    CallResult,
+    ExecutorDegraded,
+    Report,
+    unpack_result,
+)
 from scaler.serialization import dump_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception

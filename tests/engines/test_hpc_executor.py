@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scaler.offload.executor import ExecutorError
+from scaler.offload.call import ExecutorError
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
 from scaler.worker_manager.aws.calls import AwsError

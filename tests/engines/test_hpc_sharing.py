@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from scaler.errors import ScalerError
-from scaler.offload.executor import CallFailed
+from scaler.offload.call import Call, CallFailed
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.aws.service import ServiceCall
@@ -63,6 +63,23 @@ def test_data_shared_by_40_tasks_is_uploaded_once(aws: AwsEmulator) -> None:
         assert traffic.put_bytes < 8.2 * MB, "once per session"
         assert sum("/shared/" in key for key in rig.aws.s3.keys(BUCKET)) == 1
     assert not aws.s3.keys(BUCKET)
+
+
+def test_shared_object_is_uploaded_again_after_a_job_has_missed_it(aws: AwsEmulator, s3: AwsClient) -> None:
+    with rig_of(aws) as rig:
+
+        def calls() -> list[Call]:
+            return [rig.call(partial(total, noise(MB)), number) for number in range(2)]
+
+        first, lost, third = calls(), calls(), calls()
+        rig.run(*first)
+        assert [rig.value(each) for each in first] == [MB, MB + 1]
+        [shared] = [key for key in aws.s3.keys(BUCKET) if "/shared/" in key]
+        s3.call("DeleteObject", Bucket=BUCKET, Key=shared)
+        rig.run(*lost)
+        assert {rig.failure(each).outcome for each in lost} == {Outcome.NOT_STARTED}
+        rig.run(*third)
+        assert [rig.value(each) for each in third] == [MB, MB + 1]
 
 
 def forge(rig: Rig, s3: AwsClient, name: str, data: bytes) -> CallFailed:

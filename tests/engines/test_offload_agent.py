@@ -13,7 +13,7 @@ from scaler.ids import result_id
 from scaler.net.connection import ConnectorEvent, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.offload.executor import CallKey, ExecutorError
+from scaler.offload.call import CallKey, ExecutorError
 from scaler.protocol.messages import (
     Buffer,
     Done,

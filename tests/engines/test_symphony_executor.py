@@ -17,8 +17,17 @@ import pytest
 
 from scaler.errors import ConfigError
 from scaler.ids import IdFactory
-from scaler.offload.call import Call, CallResult, unpack_result
-from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
+from scaler.offload.call import (
+    Call,
+    CallFailed,
+    CallFinished,
+    CallKey,
+    CallResult,
+    CallStarted,
+    ExecutorError,
+    Report,
+    unpack_result,
+)
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments

@@ -16,7 +16,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.offload.executor import CallKey
+from scaler.offload.call import CallKey
 from scaler.protocol.messages import (
     Buffer,
     Descriptor,

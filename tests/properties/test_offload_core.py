@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
+from scaler.offload.call import CallFailed, CallFinished, CallKey, CallStarted
 from scaler.offload.calls import (
     CallCompleted,
     CallsAccepted,
@@ -22,7 +23,6 @@ from scaler.offload.calls import (
     ServiceCalls,
     StartCall,
 )
-from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
 from scaler.worker.agent.events import AgentInput, Command, TimeElapsed
 from tests.unit.worker.worker_fakes import CoreRig, worker_config

@@ -22,7 +22,7 @@ from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.calls import AwsClient, Fields, steady
 from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource, delete_objects, object_keys
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
-from scaler.worker_manager.backend import exit_text, loopback_warning, making_an_image
+from scaler.worker_manager.backend import exit_text, making_an_image
 from scaler.worker_manager.wheel import build_wheel, requirements_of
 
 
@@ -47,11 +47,6 @@ def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: boo
         if (own := steady(container.get("reason") or "")) not in reason:
             parts.append(own)
     return "; ".join(part.rstrip(".") for part in parts if part)
-
-
-def unreachable(what: str, address: str, endpoint_url: str | None) -> str:
-    """Return a warning if workers on AWS cannot reach their scheduler, or "". Skipped for custom endpoints."""
-    return "" if endpoint_url is not None else loopback_warning(what, address)
 
 
 PREFIX = "scaler-packages"  # key prefix of all packages
@@ -172,6 +167,14 @@ class PackageResource(Resource):
 
     def delete(self, found: Fields) -> None:
         delete_objects(self.account.client("s3"), self._bucket, found["keys"])
+
+
+def package_resources(
+    account: Account, settings: InstallingSettings, event_loop: str, bucket: str, base: str, *, is_installed: bool
+) -> list[Resource]:
+    """Return the bucket and the package in it, or nothing without a bucket."""
+    package = package_of(settings, event_loop) if is_installed and account.verb != "teardown" else None
+    return [PackageBucket(account, bucket), PackageResource(account, bucket, base, package)] if bucket else []
 
 
 class PackageBucket(BucketResource):

@@ -71,10 +71,13 @@ class IamRole(IamResource):
         return [(f"policy of the {self.wanted}", self._put_policies)]
 
     def create(self) -> None:
+        trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
+        if self._principal != HOSTS_SERVICE:  # EC2 does not send the account, so its hosts would not get a role
+            trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
         self.call(
             "CreateRole",
             RoleName=self.name,
-            AssumeRolePolicyDocument=json.dumps(self._trust()),
+            AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}),
             Description=f"scaler: {self._purpose}",
             Tags=MANAGED_PAIRS,
         )
@@ -91,12 +94,6 @@ class IamRole(IamResource):
     def _attached(self) -> list[str]:
         found = self.items("ListAttachedRolePolicies", "AttachedPolicies", RoleName=self.name)
         return [str(policy["PolicyArn"]) for policy in found]
-
-    def _trust(self) -> Fields:
-        trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
-        if self._principal != HOSTS_SERVICE:  # EC2 does not send the account, so its hosts would not get a role
-            trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
-        return {"Version": "2012-10-17", "Statement": [trust]}
 
     def _policy(self) -> Fields | None:
         statements = list(self._statements())
@@ -324,13 +321,11 @@ class CredentialParameter(Resource):
         self._put(Tags=MANAGED_PAIRS)
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        return [] if self._is_current(found) else [(f"{self.wanted}", partial(self._put, Overwrite=True))]
+        is_current = found.get("Description") == self._description
+        return [] if is_current else [(self.wanted, partial(self._put, Overwrite=True))]
 
     def delete(self, _: Fields) -> None:
         self.call("DeleteParameter", Name=self.name)
-
-    def _is_current(self, found: Fields) -> bool:
-        return bool(found.get("Description") == self._description)
 
     def _put(self, **fields: Any) -> None:
         self.call(

@@ -15,21 +15,21 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import (
-    AwsClient,
-    AwsError,
-    Fields,
-    owner_tags,
-    seconds_between,
-    steady,
-    with_region,
-)
-from scaler.worker_manager.aws.package import install_command, is_in_bucket, package_of, unreachable
+from scaler.worker_manager.aws import calls
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
+from scaler.worker_manager.aws.package import install_command, is_in_bucket, package_of
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
 from scaler.worker_manager.aws.resources import covers, parameter_name
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
-from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential, worker_document
+from scaler.worker_manager.backend import (
+    BackendError,
+    Capacity,
+    owner_digest,
+    units_credential,
+    warn_of_loopback,
+    worker_document,
+)
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
@@ -124,7 +124,7 @@ def is_current(version: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
     places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
-    owner = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
+    owner = calls.owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     tags = {**owner, OWNER_TAG: owner_digest(config, OWNER_CHARACTERS), "Name": f"scaler {config.worker_manager_id}"}
     spot = config.ec2_purchase == "spot"
     return {
@@ -167,7 +167,7 @@ class Ec2Backend(PolledBackend):
     """Units are instances. Raises UsageError for settings that EC2 rejects."""
 
     def __init__(self, config: AwsEc2Config) -> None:
-        config = with_region(config)
+        config = calls.with_region(config)
         slots = config.slots_by_type.values()
         spot = config.ec2_purchase == "spot"
         super().__init__(
@@ -191,8 +191,8 @@ class Ec2Backend(PolledBackend):
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""
         self._unanswered: Fields | None = None
-        if warning := unreachable("workers on EC2", config.worker_scheduler_address, config.aws_endpoint_url):
-            _log.warning("%s", warning)
+        if config.aws_endpoint_url is None:
+            warn_of_loopback("workers on EC2", config.worker_scheduler_address)
 
     def start_some(self, count: int) -> list[str]:
         return self._run(fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex))
@@ -228,7 +228,9 @@ class Ec2Backend(PolledBackend):
                 self._version = ""  # check for a missing template before the next start
                 exited = reason = exited or self._missing_package() or LOOK
             slots = self._config.ec2_slots or cpus_received(instance)
-            unit = SeenUnit(state_of(instance), seconds_between(instance.get("LaunchTime"), now), reason, slots=slots)
+            unit = SeenUnit(
+                state_of(instance), calls.seconds_between(instance.get("LaunchTime"), now), reason, slots=slots
+            )
             seen[str(instance["InstanceId"])] = unit
         return seen
 
@@ -331,7 +333,7 @@ def reason_of(instance: Mapping[str, Any]) -> str:
     reason = instance.get("StateReason", {})
     if _reason_code(instance) == BY_ITSELF:
         return LOOK
-    return steady(str(reason.get("Message") or instance.get("StateTransitionReason") or ""))
+    return calls.steady(str(reason.get("Message") or instance.get("StateTransitionReason") or ""))
 
 
 def cpus_received(instance: Mapping[str, Any]) -> int:
@@ -348,4 +350,4 @@ def _failure_text(failure: Mapping[str, Any]) -> str:
     place = failure.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     where = " in ".join(str(place[key]) for key in ("InstanceType", "SubnetId") if place.get(key))
     said = ": ".join(str(failure[key]) for key in ("ErrorCode", "ErrorMessage") if failure.get(key))
-    return steady(f"{where}: {said}" if where else said)
+    return calls.steady(f"{where}: {said}" if where else said)

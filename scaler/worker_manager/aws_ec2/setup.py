@@ -8,25 +8,11 @@ from functools import partial
 from typing import Any
 
 from scaler.config.commands import Verb
+from scaler.worker_manager.aws import resources
 from scaler.worker_manager.aws.calls import Fields, with_region
-from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
-from scaler.worker_manager.aws.resources import (
-    HOSTS_SERVICE,
-    CredentialParameter,
-    IamRole,
-    InstanceProfile,
-    backend_statements,
-)
+from scaler.worker_manager.aws.package import package_resources, package_statements
 from scaler.worker_manager.aws.setup import MANAGED_PAIRS, Account, Change, Resource, run
-from scaler.worker_manager.aws_ec2 import AwsEc2Config
-from scaler.worker_manager.aws_ec2.backend import (
-    MISSING,
-    check_source,
-    instances_of,
-    is_current,
-    newest_version,
-    wanted_template,
-)
+from scaler.worker_manager.aws_ec2 import AwsEc2Config, backend
 from scaler.worker_manager.backend import units_credential
 
 PURPOSE = "the instances, to read what they install and their credential"
@@ -37,20 +23,20 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
     with closing(Account(config, verb, say, dry_run=dry_run)) as account:
         base, bucket = config.ec2_launch_template, config.s3_bucket
         if verb == "setup":
-            check_source(config)
+            backend.check_source(config)
         text = "" if verb == "teardown" else units_credential(config)
-        credential = CredentialParameter(account, config, base, text)
+        credential = resources.CredentialParameter(account, config, base, text)
 
         def statements() -> Sequence[Fields]:
             read = {"Effect": "Allow", "Action": "ssm:GetParameter", "Resource": credential.arn()}
-            packages = package_statements(bucket if config.is_installed else "", base, account.partition)
-            return [*([read] if credential.arn() else []), *packages, *backend_statements(config, account.partition)]
+            found = [read] if credential.arn() else []
+            found += package_statements(bucket if config.is_installed else "", base, account.partition)
+            return found + resources.backend_statements(config, account.partition)
 
-        role = IamRole(account, base, "instance", HOSTS_SERVICE, PURPOSE, statements)
-        profile = InstanceProfile(account, role.name)
+        role = resources.IamRole(account, base, "instance", resources.HOSTS_SERVICE, PURPOSE, statements)
+        profile = resources.InstanceProfile(account, role.name)
         template = LaunchTemplate(account, config, credential.name if text else "", profile.name)
-        package = package_of(config, config.event_loop) if config.is_installed and verb != "teardown" else None
-        packages = [PackageBucket(account, bucket), PackageResource(account, bucket, base, package)] if bucket else []
+        packages = package_resources(account, config, config.event_loop, bucket, base, is_installed=config.is_installed)
         wanted = [*packages, credential, role, profile, template]
         return run(account, wanted, [template, profile, role, credential, *reversed(packages)])
 
@@ -63,7 +49,7 @@ class LaunchTemplate(Resource):
         self._config, self._credential, self._profile = config, credential, profile
 
     def describe(self) -> Fields | None:
-        found = self.find("DescribeLaunchTemplates", *MISSING, LaunchTemplateNames=[self.name])
+        found = self.find("DescribeLaunchTemplates", *backend.MISSING, LaunchTemplateNames=[self.name])
         return next(iter(found["LaunchTemplates"]), None) if found else None
 
     def create(self) -> None:
@@ -71,8 +57,8 @@ class LaunchTemplate(Resource):
         self._make("CreateLaunchTemplate", TagSpecifications=tags)
 
     def changes(self, _: Fields) -> Sequence[Change]:
-        newest = newest_version(self.name, self.account.client("ec2"))
-        if newest is not None and is_current(newest, self._wanted()):
+        newest = backend.newest_version(self.name, self.account.client("ec2"))
+        if newest is not None and backend.is_current(newest, self._wanted()):
             return []
         return [(f"{self.what}: another version", partial(self._make, "CreateLaunchTemplateVersion"))]
 
@@ -83,11 +69,11 @@ class LaunchTemplate(Resource):
         return f":{found['LatestVersionNumber']}"
 
     def in_use(self, _: Fields) -> str:
-        count = len(list(instances_of(self._config, self.account.client("ec2"))))
+        count = len(list(backend.instances_of(self._config, self.account.client("ec2"))))
         return f"its manager has instances ({count}): stop the worker manager first" if count else ""
 
     def _wanted(self) -> Fields:
-        return wanted_template(self._config, self._credential, self._profile)
+        return backend.wanted_template(self._config, self._credential, self._profile)
 
     def _make(self, operation: str, **more: Any) -> None:
         data = self._wanted()

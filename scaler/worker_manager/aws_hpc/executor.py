@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
-from scaler.offload.call import Call
-from scaler.offload.executor import (
+from scaler.offload.call import (
+    Call,
     CallFailed,
     CallFinished,
     CallKey,
@@ -31,24 +31,9 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
 from scaler.texts import escaped
 from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session, with_region
-from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.backend import (
-    ENDED,
-    BatchService,
-    SessionObjects,
-    classify_exit,
-    counts_of,
-    has_not_read,
-)
-from scaler.worker_manager.aws_hpc.objects import (
-    KEY_BYTES,
-    MAX_DATA_BYTES,
-    PackedCall,
-    SharedObjects,
-    pack_bundle,
-    verified,
-)
-from scaler.worker_manager.aws_hpc.requests import call_request, job_price, minimum_seconds, owns
+from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS
+from scaler.worker_manager.aws_hpc import AwsHpcConfig, backend, objects
+from scaler.worker_manager.aws_hpc.requests import call_request, job_price, owns
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON
@@ -76,7 +61,7 @@ def make_backend(config: AwsHpcConfig) -> OffloadBackend:
         document_of(config),
         usual_dispatch_seconds=USUAL_DISPATCH_SECONDS,
         unit_price=job_price(config, config.batch_cpu, config.batch_memory) or 0.0,
-        unit_minimum_seconds=minimum_seconds(config),
+        unit_minimum_seconds=FARGATE_MINIMUM_SECONDS if config.is_fargate else 0.0,
         charges_tasks=True,
     )
 
@@ -92,8 +77,8 @@ class BatchExecutor:
         self._config = config
         self._session = secrets.token_hex(4)
         aws = aws_session(config)
-        self._service = BatchService(config, aws)
-        self._objects = SessionObjects(config, self._session, aws)
+        self._service = backend.BatchService(config, aws)
+        self._objects = backend.SessionObjects(config, self._session, aws)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._tracking = Tracking(time.monotonic())
         self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()  # changes of the tracking, in order
@@ -101,8 +86,8 @@ class BatchExecutor:
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition = ""
-        self._key = secrets.token_bytes(KEY_BYTES)
-        self._shared = SharedObjects()
+        self._key = secrets.token_bytes(objects.KEY_BYTES)
+        self._shared = objects.SharedObjects()
         self._count = 0
         self._failed_polls = 0
         self._poll_error = ""
@@ -148,10 +133,10 @@ class BatchExecutor:
             self._service.close()
             self._objects.close()
 
-    def _submit(self, batch: Sequence[PackedCall]) -> None:
+    def _submit(self, batch: Sequence[objects.PackedCall]) -> None:
         keys = [each.call.key for each in batch]
-        data = pack_bundle([self._key + each.data for each in batch])
-        if len(data) > MAX_DATA_BYTES:
+        data = objects.pack_bundle([self._key + each.data for each in batch])
+        if len(data) > objects.MAX_DATA_BYTES:
             text = f"the task and its arguments take {len(data)} bytes, more than S3 accepts in one request"
             self._fail(keys, Outcome.REJECTED, text)
             return
@@ -174,11 +159,11 @@ class BatchExecutor:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _upload(self, blocks: Mapping[str, Buffer]) -> None:
-        missing = self._shared.missing(blocks)
+        missing = [name for name in blocks if name not in self._shared.uploaded]
         uploads = {self._pool.submit(self._objects.put_object, name, blocks[name]): name for name in missing}
         for upload in as_completed(uploads):
             if upload.exception() is None:
-                self._shared.uploaded(uploads[upload])
+                self._shared.uploaded.add(uploads[upload])
         for upload in uploads:
             upload.result()
 
@@ -293,18 +278,15 @@ class BatchExecutor:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
         if self._count:
-            self._clear()
+            try:
+                self._objects.clear()
+            except AwsError as failure:
+                _log.warning("objects of this session stay in S3 until they expire: %s", failure)
         if left := list(self._tracking.terminations):
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "
                 f"{self._config.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
             )
-
-    def _clear(self) -> None:
-        try:
-            self._objects.clear()
-        except AwsError as error:
-            _log.warning("objects of this session stay in S3 until they expire: %s", error)
 
     # -- jobs and their results
 
@@ -315,7 +297,7 @@ class BatchExecutor:
                 lost = self._tracking.not_found(made, time.monotonic())
                 self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch no longer knows the job {made.job_id}")
             else:
-                made.not_found_since, made.counts = None, counts_of(job)
+                made.not_found_since, made.counts = None, backend.counts_of(job)
                 self._list_children(made)
         ended = {made.job(index): (made.number, index) for made in known for index in sorted(made.ended & made.open)}
         if known:
@@ -367,15 +349,15 @@ class BatchExecutor:
         return set(found)
 
     def _read(self, key: str, number: int, index: int) -> memoryview:
-        return verified(self._key, number, index, self._objects.get(key))
+        return objects.verified(self._key, number, index, self._objects.get(key))
 
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
         for job_id, job in self._service.describe(jobs).items():
-            if job["status"] not in ENDED:
+            if job["status"] not in backend.ENDED:
                 continue  # the list was outdated
-            if has_not_read(job):
-                self._shared.lost()
-            outcome, text = classify_exit(job, self._config.job_timeout_minutes)
+            if backend.has_not_read(job):
+                self._shared.uploaded.clear()  # on their next use, because some may be missing in S3
+            outcome, text = backend.classify_exit(job, self._config.job_timeout_minutes)
             key = self._tracking.over(*jobs[job_id], time.monotonic(), has_result=False)
             if key is not None:
                 self._fail([key], outcome, text)

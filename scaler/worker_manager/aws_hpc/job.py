@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from types import FrameType
 
 from scaler.errors import ProtocolError, RefusedError, ScalerError
@@ -34,8 +33,10 @@ def main() -> int:
     try:
         spec = requests.JobSpec.from_environment(environment)
         index = int(environment.get(requests.INDEX_VARIABLE, "0"))
-        objects = SpecObjects(spec, _client(spec, environment))
-        key, call = objects.call(index)
+        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        settings = AwsSettings(aws_region=spec.region, aws_endpoint_url=endpoint)
+        s3 = AwsClient(settings, "s3", read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
+        key, call = read_call(spec, s3, index)
     except (ScalerError, ValueError) as error:
         _say(f"the task cannot be read and did not start: {error}")
         return requests.EXIT_NO_CALL
@@ -43,45 +44,24 @@ def main() -> int:
     result = run_call(call)
     del call
     try:
-        objects.put_result(index, signed(key, spec.number, index, result))
+        data = signed(key, spec.number, index, result)
+        s3.call("PutObject", Bucket=spec.bucket, Key=spec.result_key(index), Body=data)
     except AwsError as error:
         _say(f"the task ran, but its result of size {len(result)} cannot be written: {error}")
         return requests.EXIT_NO_RESULT
     return 0
 
 
-class SpecObjects:
-    """One job's objects in S3."""
-
-    def __init__(self, spec: requests.JobSpec, s3: AwsClient) -> None:
-        self._spec = spec
-        self._s3 = s3
-
-    def call(self, index: int) -> tuple[bytes, Buffer | Call]:
-        """Return the session's key and a job's call, which is bytes if this version cannot read it. Raises
-        ScalerError."""
-        place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
-        data = call_of(
-            lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
-        )
-        key, packed = data[:KEY_BYTES], memoryview(data)[KEY_BYTES:]
-        try:
-            call = unpack_call(packed)
-        except (ProtocolError, RefusedError):
-            return key, packed  # `run_call` reports the problem as the result
-        return key, restored(call, self.read)
-
-    def read(self, name: str) -> bytes:
-        return self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name))
-
-    def put_result(self, index: int, data: bytes) -> None:
-        self._s3.call("PutObject", Bucket=self._spec.bucket, Key=self._spec.result_key(index), Body=data)
-
-
-def _client(spec: requests.JobSpec, environment: Mapping[str, str]) -> AwsClient:
-    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    settings = AwsSettings(aws_region=spec.region, aws_endpoint_url=endpoint)
-    return AwsClient(settings, "s3", read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
+def read_call(spec: requests.JobSpec, s3: AwsClient, index: int) -> tuple[bytes, Buffer | Call]:
+    """Return the session's key and a job's call, which is bytes if this version cannot read it. Raises ScalerError."""
+    place = {"Bucket": spec.bucket, "Key": spec.call_key}
+    data = call_of(lambda begin, end: s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES)
+    key, packed = data[:KEY_BYTES], memoryview(data)[KEY_BYTES:]
+    try:
+        call = unpack_call(packed)
+    except (ProtocolError, RefusedError):
+        return key, packed  # `run_call` reports the problem as the result
+    return key, restored(call, lambda name: s3.read(Bucket=spec.bucket, Key=requests.object_key(spec.keys, name)))
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:

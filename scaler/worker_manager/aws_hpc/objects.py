@@ -73,11 +73,11 @@ class PackedCall:
 
 
 class SharedObjects:
-    """The shared objects of a session by name. They stay in S3 until its end."""
+    """The shared objects of a session by name. They stay in S3 until its end. uploaded: names; for any thread."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._uploaded: set[str] = set()
+        self.uploaded: set[str] = set()
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
         blocks_of_all = [block for call in calls for block in call.payloads]
@@ -97,25 +97,12 @@ class SharedObjects:
             if blocks:
                 detached = call.with_payloads(_reference(shared_name(block)) or block for block in call.payloads)
             packed.append(PackedCall(call, pack_call(detached), blocks))
-        self._note_seen(counts)
-        return packed
-
-    def _note_seen(self, names: Iterable[str]) -> None:
-        for name in names:
+        for name in counts:
             self._seen[name] = None
             self._seen.move_to_end(name)
         while len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
-
-    def missing(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name not in self._uploaded]
-
-    def uploaded(self, name: str) -> None:
-        self._uploaded.add(name)
-
-    def lost(self) -> None:
-        """Upload all objects again on their next use, because some may be missing in S3. For any thread."""
-        self._uploaded.clear()
+        return packed
 
 
 def restored(call: Call, read: Callable[[str], bytes]) -> Call:
@@ -124,17 +111,13 @@ def restored(call: Call, read: Callable[[str], bytes]) -> Call:
     def block_of(block: Buffer) -> Buffer:
         if not _is_reference(block):
             return block
-        digest = bytes(block[1:])
-        found = read(f"shared/{digest.hex()}")
-        check_block(f"shared/{digest.hex()}", found)
+        name = f"shared/{bytes(block[1:]).hex()}"
+        found = read(name)
+        if f"shared/{hashlib.sha256(found).hexdigest()}" != name:
+            raise ProtocolError(f"the object {name} of size {len(found)} does not match its name")
         return found
 
     return call.with_payloads(map(block_of, call.payloads))
-
-
-def check_block(name: str, block: Buffer) -> None:
-    if f"shared/{hashlib.sha256(block).hexdigest()}" != name:
-        raise ProtocolError(f"the object {name} of size {len(block)} does not match its name")
 
 
 def signed(key: bytes, number: int, index: int, data: Buffer) -> bytes:

@@ -15,7 +15,7 @@ from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED_VARIABLE, own_hash_seed
 from scaler.worker_manager.aws.calls import Fields, owner_tags
-from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
+from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
 SETUP = "`scaler_worker_manager aws_hpc setup`"
@@ -137,7 +137,3 @@ def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float | No
     if not config.is_fargate:
         return None
     return fargate_price(config.aws_region, cpus, memory_gb, config.batch_cpu_architecture, config.batch_capacity)
-
-
-def minimum_seconds(config: AwsHpcConfig) -> float:
-    return FARGATE_MINIMUM_SECONDS if config.is_fargate else 0.0

@@ -127,9 +127,13 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 
 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
+    command = ["python", "-P", "-m", JOB_MODULE]
+    if config.batch_image is None:
+        package, bucket = packages.package_of(config, config.event_loop), config.s3_bucket
+        command = packages.install_command(package, config.aws_region, bucket, config.job_definition, JOB_MODULE)
     container: Fields = {
         "image": packages.BASE_IMAGE if config.batch_image is None else config.batch_image,
-        "command": _command(config),
+        "command": command,
         "executionRoleArn": execution_arn,
         "jobRoleArn": job_arn,
         "resourceRequirements": [
@@ -156,13 +160,6 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         "containerProperties": container,
         "propagateTags": True,
     }
-
-
-def _command(config: AwsHpcConfig) -> list[str]:
-    if config.batch_image is not None:
-        return ["python", "-P", "-m", JOB_MODULE]
-    package = packages.package_of(config, config.event_loop)
-    return packages.install_command(package, config.aws_region, config.s3_bucket, config.job_definition, JOB_MODULE)
 
 
 class Bucket(aws.BucketResource):
@@ -308,7 +305,8 @@ class _Changing(Resource):
     def detail(self, found: Fields) -> str:
         resources = found.get("computeResources")
         reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
-        return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
+        size = f", {resources['type']}, up to {resources['maxvCpus']} vCPUs" if resources else ""
+        return f": {found['state']}, {found['status']}{reason}{size}"
 
 
 class QueueResource(_Changing):
@@ -364,7 +362,3 @@ class EnvironmentResource(_Changing):
 
 def _unordered(value: object) -> object:
     return sorted(value) if isinstance(value, list) else value
-
-
-def _size(resources: Fields) -> str:
-    return f"{resources['type']}, up to {resources['maxvCpus']} vCPUs"

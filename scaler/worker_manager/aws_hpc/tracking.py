@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scaler.offload.executor import CallKey
+from scaler.offload.call import CallKey
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE
 from scaler.worker_manager.aws_hpc.objects import PackedCall
 from scaler.worker_manager.aws_hpc.requests import child_id

@@ -15,24 +15,9 @@ import botocore.session
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import (
-    AwsClient,
-    AwsError,
-    Fields,
-    owner_tags,
-    seconds_between,
-    steady,
-    with_region,
-)
-from scaler.worker_manager.aws.package import (
-    BASE_IMAGE,
-    check_source,
-    end_text,
-    install_command,
-    package_of,
-    platform_of,
-    unreachable,
-)
+from scaler.worker_manager.aws import calls
+from scaler.worker_manager.aws import package as packages
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws.resources import check_secrets, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED_TAG
@@ -44,6 +29,7 @@ from scaler.worker_manager.backend import (
     Capacity,
     most_units,
     owner_digest,
+    warn_of_loopback,
     worker_container,
     worker_document,
 )
@@ -55,11 +41,13 @@ SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 
 def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
-    check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
+    packages.check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     if config.ecs_task_image is not None:
         return config.ecs_task_image, list(WORKER_COMMAND)
-    package, family = package_of(config, config.event_loop), config.ecs_task_definition
-    return BASE_IMAGE, install_command(package, config.aws_region, config.s3_bucket, family, WORKER_COMMAND[-1])
+    package, family = packages.package_of(config, config.event_loop), config.ecs_task_definition
+    return packages.BASE_IMAGE, packages.install_command(
+        package, config.aws_region, config.s3_bucket, family, WORKER_COMMAND[-1]
+    )
 
 
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
@@ -86,7 +74,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
     if not container.get("secrets"):
         container.pop("secrets", None)  # ECS omits empty lists
     if known.get("runtimePlatform") or config.ecs_cpu_architecture != "X86_64":
-        others = {**others, "runtimePlatform": platform_of(config.ecs_cpu_architecture)}
+        others = {**others, "runtimePlatform": packages.platform_of(config.ecs_cpu_architecture)}
     return {
         **known,
         **others,
@@ -125,7 +113,7 @@ def started_by(config: AwsRawEcsConfig) -> str:
 
 
 def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:
-    tags = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
+    tags = calls.owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     network = {
         "subnets": list(config.ecs_subnets),
         "assignPublicIp": "ENABLED" if config.ecs_assign_public_ip else "DISABLED",
@@ -154,7 +142,12 @@ def ensure_definition(config: AwsRawEcsConfig, ecs: AwsClient) -> Fields:
     if current is not None and registered(current) == wanted:
         return current
     if config.ecs_task_image is None:
-        _check_package(config, current)
+        containers = current["containerDefinitions"] if current is not None else ()
+        if source_of(config)[1] not in [container.get("command") for container in containers]:
+            raise UsageError(
+                f"the task definition {family} does not install this version of scaler with these requirements from "
+                f"{config.s3_bucket}: run {SETUP}"
+            )
     if current is None:
         _log.info(
             "the task definition %s has no roles, so it has no logs and cannot use private images (%s)", family, SETUP
@@ -170,15 +163,6 @@ def register(family: str, ecs: AwsClient, current: Fields | None, wanted: Fields
     answer = ecs.call("RegisterTaskDefinition", family=family, **wanted, **({"tags": tags} if tags else {}))
     made: Fields = answer["taskDefinition"]
     return made
-
-
-def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
-    command = source_of(config)[1]
-    if current is None or command not in [container.get("command") for container in current["containerDefinitions"]]:
-        raise UsageError(
-            f"the task definition {config.ecs_task_definition} does not install this version of scaler with these "
-            f"requirements from {config.s3_bucket}: run {SETUP}"
-        )
 
 
 def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
@@ -209,7 +193,7 @@ class EcsBackend(PolledBackend):
     """Units are ECS tasks. Raises UsageError for settings that ECS rejects."""
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
-        config = with_region(config)
+        config = calls.with_region(config)
         cpus, memory_gb = config.ecs_task_cpu, config.ecs_task_memory
         price = fargate_price(
             config.aws_region, cpus, memory_gb, config.ecs_cpu_architecture, config.ecs_capacity_provider
@@ -229,15 +213,15 @@ class EcsBackend(PolledBackend):
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
-        check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
+        packages.check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
         self._config = config
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         self._unanswered: tuple[Fields, float] | None = None
         self._launches = float(LAUNCHES_AT_ONCE)  # allowed now; a debt delays the next ones
         self._launched_at = time.monotonic()
-        if warning := unreachable("workers on ECS", config.worker_scheduler_address, config.aws_endpoint_url):
-            _log.warning("%s", warning)
+        if config.aws_endpoint_url is None:
+            warn_of_loopback("workers on ECS", config.worker_scheduler_address)
 
     def start_some(self, count: int) -> list[str]:
         return self._run(self._prepared() | {"count": min(count, MAX_STARTED), "clientToken": uuid.uuid4().hex})
@@ -276,7 +260,7 @@ class EcsBackend(PolledBackend):
         now = datetime.now(UTC)
         seen = {}
         for task in described(self._ecs, self._config.ecs_cluster, unit_ids):
-            age = seconds_between(task.get("createdAt"), task.get("stoppedAt") or now)
+            age = calls.seconds_between(task.get("createdAt"), task.get("stoppedAt") or now)
             seen[unit_id_of(task["taskArn"])] = SeenUnit(state_of(task), age, reason_of(task))
         return seen
 
@@ -337,8 +321,8 @@ def state_of(task: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(task: Mapping[str, Any]) -> str:
-    reason = ": ".join(part for part in (task.get("stopCode"), steady(task.get("stoppedReason", ""))) if part)
-    return end_text(reason.rstrip("."), task.get("containers", ()))
+    reason = ": ".join(part for part in (task.get("stopCode"), calls.steady(task.get("stoppedReason", ""))) if part)
+    return packages.end_text(reason.rstrip("."), task.get("containers", ()))
 
 
 def with_hint(error: AwsError) -> AwsError:
@@ -351,4 +335,4 @@ def with_hint(error: AwsError) -> AwsError:
 
 
 def _failure_text(failure: Mapping[str, Any]) -> str:
-    return steady(": ".join(str(failure[key]) for key in ("reason", "detail") if failure.get(key)))
+    return calls.steady(": ".join(str(failure[key]) for key in ("reason", "detail") if failure.get(key)))

@@ -7,15 +7,9 @@ from contextlib import closing
 from functools import partial
 
 from scaler.config.commands import Verb
+from scaler.worker_manager.aws import package as packaging
 from scaler.worker_manager.aws import resources
 from scaler.worker_manager.aws.calls import Fields, with_region
-from scaler.worker_manager.aws.package import (
-    PackageBucket,
-    PackageResource,
-    check_source,
-    package_of,
-    package_statements,
-)
 from scaler.worker_manager.aws.resources import CredentialParameter
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
@@ -31,7 +25,7 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
     family, bucket = config.ecs_task_definition, config.s3_bucket
     with closing(Account(config, verb, say, dry_run=dry_run)) as account:
         if verb == "setup":
-            check_source(config.ecs_task_image, bucket, "ecs_task_image", "s3_bucket")
+            packaging.check_source(config.ecs_task_image, bucket, "ecs_task_image", "s3_bucket")
         logs = resources.LogGroup(account, f"/scaler/{family}")
         text = "" if verb == "teardown" else units_credential(config)
         credential = CredentialParameter(account, config, family, text)
@@ -39,7 +33,7 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         is_installed = config.ecs_task_image is None and bool(bucket)
 
         def statements() -> list[Fields]:
-            packages = package_statements(bucket if is_installed else "", family, account.partition)
+            packages = packaging.package_statements(bucket if is_installed else "", family, account.partition)
             return [*packages, *resources.backend_statements(config, account.partition)]
 
         def definition_extras() -> Fields:
@@ -49,8 +43,9 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         tasks = resources.IamRole(account, family, "task", resources.TASKS_SERVICE, PURPOSE, statements)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
         definition = TaskDefinitionResource(account, config, definition_extras)
-        package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
-        packages = [PackageBucket(account, bucket), PackageResource(account, bucket, family, package)] if bucket else []
+        packages = packaging.package_resources(
+            account, config, config.event_loop, bucket, family, is_installed=is_installed
+        )
         wanted = [cluster, *packages, logs, credential, execution, tasks, definition]
         return run(account, wanted, [cluster, definition, execution, tasks, credential, logs, *reversed(packages)])
 

@@ -21,10 +21,10 @@ from scaler.worker_manager.backend import (
     ENDED_SHOWN_SECONDS,
     BackendError,
     Capacity,
-    loopback_warning,
     most_units,
     require_image,
     units_credential,
+    warn_of_loopback,
 )
 from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
 from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
@@ -68,8 +68,7 @@ class KubernetesBackend(PolledBackend):
         self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
-        if warning := loopback_warning("workers in pods", config.worker_scheduler_address):
-            _log.warning("%s", warning)
+        warn_of_loopback("workers in pods", config.worker_scheduler_address)
 
     def start_some(self, count: int) -> list[str]:
         prefix = pods.slug_of(self._config)

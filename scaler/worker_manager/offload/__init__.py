@@ -13,7 +13,7 @@ from scaler.config.setting import SettingsModel
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
-from scaler.offload.executor import Executor
+from scaler.offload.call import Executor
 from scaler.plugins import load
 from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.baremetal_native import LocalAgents

@@ -17,19 +17,8 @@ from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
 from scaler.ids import new_peer_id, result_id
 from scaler.object_storage.client import StorageClient
-from scaler.offload.call import Call, CallResult, unpack_result
-from scaler.offload.calls import (
-    CallCommand,
-    CallCompleted,
-    CallsAccepted,
-    CallsRefused,
-    CancelCall,
-    DeliverResult,
-    ServiceCalls,
-    StartCall,
-    UseStorage,
-)
-from scaler.offload.executor import CallKey, Executor, ExecutorError
+from scaler.offload import calls as c
+from scaler.offload.call import Call, CallKey, CallResult, Executor, ExecutorError, unpack_result
 from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
@@ -117,7 +106,7 @@ class FetchedObjects:
 class ServiceAgent(Agent):
     """An agent whose tasks run elsewhere. Calls that arrive while the executor is busy form a batch."""
 
-    make_executor = ServiceCalls
+    make_executor = c.ServiceCalls
 
     def __init__(
         self,
@@ -128,7 +117,7 @@ class ServiceAgent(Agent):
         show_degraded: Callable[[str], None],
     ) -> None:
         super().__init__(config, make_connector, show_degraded)
-        if isinstance(config, OffloadConfig) and isinstance(self.executor, ServiceCalls):
+        if isinstance(config, OffloadConfig) and isinstance(self.executor, c.ServiceCalls):
             self.executor.paid.least_seconds = config.task_minimum_seconds
         self._executor = executor
         self._thread = CallThread()
@@ -143,23 +132,23 @@ class ServiceAgent(Agent):
         self._worker = asyncio.create_task(self._work())
         super().start()
 
-    def _perform(self, command: CallCommand) -> None:
+    def _perform(self, command: c.CallCommand) -> None:
         match command:
-            case StartCall(number, call):
+            case c.StartCall(number, call):
                 if any(map(is_stored, call.payloads)):  # type: ignore[arg-type]
                     self._fetches[number] = asyncio.create_task(self._fetch(number, call))
                 else:
                     self._hand_on(call)
-            case CancelCall(number, key):
+            case c.CancelCall(number, key):
                 fetch = self._fetches.pop(number, None)
                 if fetch is not None:
                     fetch.cancel()
                 elif self._calls.pop(key, None) is None:
                     self._cancels.append(key)
                     self._changed.set()
-            case DeliverResult():
+            case c.DeliverResult():
                 self._deliver(command)
-            case UseStorage(address):
+            case c.UseStorage(address):
                 self._objects.move(address)
             case _:
                 assert_never(command)
@@ -206,10 +195,10 @@ class ServiceAgent(Agent):
                         refused = [call.key for call in calls if call.key not in taken]
                         self._cancels = [key for key in self._cancels if key not in refused]
                         if taken:
-                            self.take_soon(CallsAccepted())
-                        self.take_soon(CallsRefused(refused, str(error)))
+                            self.take_soon(c.CallsAccepted())
+                        self.take_soon(c.CallsRefused(refused, str(error)))
                     else:
-                        self.take_soon(CallsAccepted())
+                        self.take_soon(c.CallsAccepted())
                 await self._changed.wait()
                 self._changed.clear()
         except BaseException as error:  # noqa: BLE001 (the agent ends with it)
@@ -232,17 +221,17 @@ class ServiceAgent(Agent):
             call = call.with_payloads(await asyncio.gather(*map(self._objects.payload, call.payloads)))
         except ScalerError as error:
             del self._fetches[number]
-            self.take_soon(CallCompleted(number, call.key, *failure_of(error)))
+            self.take_soon(c.CallCompleted(number, call.key, *failure_of(error)))
             return
         del self._fetches[number]
         self._hand_on(call)
 
-    def _deliver(self, command: DeliverResult) -> None:
+    def _deliver(self, command: c.DeliverResult) -> None:
         number, key, stream_output, data = command
         try:
             result = unpack_result(data)
         except (ProtocolError, RefusedError) as error:
-            self.take_soon(CallCompleted(number, key, *failure_of(error)))
+            self.take_soon(c.CallCompleted(number, key, *failure_of(error)))
             return
         for message in output_of(key[0], stream_output, result):
             self.send_output(message)
@@ -272,8 +261,8 @@ def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[
             yield Output(task, is_stderr, bytes(text[at : at + CHUNK_BYTES]))
 
 
-def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:
-    return CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
+def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> c.CallCompleted:
+    return c.CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
 
 
 def main() -> int:

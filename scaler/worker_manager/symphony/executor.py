@@ -12,8 +12,18 @@ from importlib.util import find_spec
 from typing import Any
 
 from scaler.errors import ConfigError
-from scaler.offload.call import Call, CallResult, pack_call, pack_result
-from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
+from scaler.offload.call import (
+    Call,
+    CallFailed,
+    CallFinished,
+    CallKey,
+    CallResult,
+    CallStarted,
+    ExecutorError,
+    Report,
+    pack_call,
+    pack_result,
+)
 from scaler.paths import local_path
 from scaler.processes import absolute
 from scaler.protocol.messages import Outcome

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from scaler.offload.recording import printed_output
+from scaler.offload.job import printed_output
 from scaler.worker.frames import DATAGRAM_BYTES, ToAgent, unpack_note
 from scaler.worker.processor.capture import HEAD_BYTES, TAIL_BYTES, PrintForwarder
 

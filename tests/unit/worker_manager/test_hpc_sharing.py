@@ -66,15 +66,6 @@ def test_client_bytes_cannot_pass_for_a_reference() -> None:
     assert list(read_back(packed).inputs) == [block]
 
 
-def test_object_is_uploaded_again_after_a_loss() -> None:
-    objects = SharedObjects()
-    assert objects.missing(["a", "b"]) == ["a", "b"]
-    objects.uploaded("a")
-    assert objects.missing(["a", "b"]) == ["b"], "the upload of b has failed"
-    objects.lost()
-    assert objects.missing(["a"]) == ["a"]
-
-
 def test_rejects_a_block_that_does_not_match_its_name() -> None:
     packed, _ = SharedObjects().pack([call(number, noise(MIN_SHARED_BYTES)) for number in range(2)])
     with pytest.raises(ProtocolError, match="does not match its name"):

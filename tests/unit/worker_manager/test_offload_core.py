@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.offload.call import CallFailed, CallFinished, CallStarted
 from scaler.offload.calls import (
     NEW_TASKS_SECONDS,
     CallCompleted,
@@ -15,7 +16,6 @@ from scaler.offload.calls import (
     StartCall,
     UseStorage,
 )
-from scaler.offload.executor import CallFailed, CallFinished, CallStarted
 from scaler.protocol.messages import (
     Done,
     Drain,
