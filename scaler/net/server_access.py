@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -13,7 +14,10 @@ from scaler.config.servers import SecurityConfig
 from scaler.errors import UsageError
 from scaler.ids import ID_BYTES
 from scaler.net.access import Access
+from scaler.net.connection import ListenerEvent
 from scaler.net.keys import ServerKeys
+from scaler.net.listener import SocketListener
+from scaler.net.listener_core import Admission
 from scaler.protocol.messages import Server
 from scaler.security.run import RunKeys
 
@@ -27,6 +31,8 @@ class ServerAccess:
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
         self.keys: ServerKeys | None = None
+        self._server, self._addresses = server, dict.fromkeys(addresses)
+        self._timer: asyncio.Handle | None = None
         is_left_out = "-compression" in getattr(config, "extensions", ())
         self.compression = "off" if is_left_out else config.compression
         self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=self.compression)
@@ -47,25 +53,48 @@ class ServerAccess:
             self._run = RunKeys()
             self.keys = ServerKeys(self._run.pair, self._run)
             # Publish keys before listening, so that a peer waiting for the address also finds the keys.
-            self.publish(addresses)
+            self._publish()
 
-    def publish(self, addresses: Sequence[str]) -> None:
+    def listen(
+        self,
+        address: str,
+        admit: Admission,
+        on_events: Callable[[list[ListenerEvent]], None],
+        *,
+        has_local_listener: bool = True,
+    ) -> SocketListener:
+        """Open a port of the server on the running loop, and publish its keys. If every peer is admitted, log a warning
+        now and every `WARN_SECONDS`."""
+        listener = SocketListener(
+            [address],
+            server_kind=self._server,
+            admit=admit,
+            on_events=on_events,
+            has_local_listener=has_local_listener,
+            keys=self.keys,
+            compression=self.compression,
+        )
+        self._addresses.pop(address, None)
+        self._addresses.update(dict.fromkeys(listener.addresses))
+        self._publish()
+        if self.keys is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._warn)
+        return listener
+
+    def _publish(self) -> None:
         if self._run is not None:
             try:
-                self._run.publish(addresses)
+                self._run.publish(self._addresses)
             except UsageError as error:
                 _log.warning("only processes that reach the local listener can connect: %s", error)
 
-    def warn(self, addresses: Sequence[str], call_later: Callable[[float, Callable[[], None]], object]) -> None:
-        """If every peer is admitted, log a warning now and every `WARN_SECONDS`. call_later: method of the server's
-        loop."""
-        if self.keys is None:
-            _log.warning(
-                "insecure_no_auth: any process that can reach %s can run code on the workers and read all objects; "
-                "nothing is encrypted",
-                ", ".join(addresses),
-            )
-            call_later(WARN_SECONDS, lambda: self.warn(addresses, call_later))
+    def _warn(self) -> None:
+        _log.warning(
+            "insecure_no_auth: any process that can reach %s can run code on the workers and read all objects; "
+            "nothing is encrypted",
+            ", ".join(self._addresses),
+        )
+        self._timer = asyncio.get_running_loop().call_later(WARN_SECONDS, self._warn)
 
     def owner_token(self, peer: bytes) -> bytes:
         """Return the token that proves to the object storage that the scheduler admitted a client with this peer id.
@@ -76,6 +105,8 @@ class ServerAccess:
         return blake2b(peer, key=self._owner_secret.encode(), digest_size=ID_BYTES, person=b"scaler owner").digest()
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._run is not None:
             self._run.close()
 

@@ -27,7 +27,6 @@ from scaler.ids import is_cached, new_peer_id
 from scaler.net.access import Access
 from scaler.net.connection import Identity, Opened, Received
 from scaler.net.keys import PeerKeys
-from scaler.net.listener import SocketListener
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.net.wakeups import Wakeups
@@ -179,17 +178,7 @@ class StorageServer:
         limit = math.inf if limits.memory_bytes < 0 else limits.memory_bytes
         self._max_memory_bytes = limit + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
         self._access = access or ServerAccess(security, m.Server.OBJECT_STORAGE, [address])
-        self._listener = SocketListener(
-            [address],
-            server_kind=m.Server.OBJECT_STORAGE,
-            admit=self._admit,
-            on_events=self._on_events,
-            has_local_listener=True,
-            keys=self._access.keys,
-            compression=self._access.compression,
-        )
-        self._access.publish(self._listener.addresses)
-        self._access.warn(self._listener.addresses, self._loop.call_later)
+        self._listener = self._access.listen(address, self._admit, self._on_events)
 
     def _open_journal(self, state_directory: str) -> ObjectJournal:
         from scaler.object_storage.durable import ObjectJournal  # noqa: PLC0415 (for durable storages only)

@@ -126,9 +126,6 @@ class SchedulerServer:
         self.storage = StorageLink(address, public_address, self.access, self.step, self.loop, self.epoch)
         self.listener = self.listen(config.bind_address, self._admit, self._on_events, has_local_listener=True)
         self._monitors = part(MONITORS)(self)
-        addresses = [*self.listener.addresses, self._monitors.address]
-        self.access.publish(addresses)
-        self.access.warn(addresses, self.loop.call_later)
         self.step(self.vitals.read_clock())
         self.performers.start(config, self.loop, self.files)
         self.observe([Noted("started")])
@@ -177,15 +174,7 @@ class SchedulerServer:
         has_local_listener: bool = False,
     ) -> SocketListener:
         """Open a port of the scheduler."""
-        listener = SocketListener(
-            [address],
-            server_kind=m.Server.SCHEDULER,
-            admit=admit,
-            on_events=on_events,
-            has_local_listener=has_local_listener,
-            keys=self.access.keys,
-            compression=self.access.compression,
-        )
+        listener = self.access.listen(address, admit, on_events, has_local_listener=has_local_listener)
         listener.on_refused = lambda report: self.observe([AdmissionRefused(report.text, report.key, report.origin)])
         return listener
 

@@ -19,7 +19,6 @@ from scaler.journal.journal import Journal
 from scaler.net.address import own_address
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Identity, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
-from scaler.net.listener import SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions, own_hello
 from scaler.protocol import messages as m
@@ -40,16 +39,7 @@ class Standby:
         self._refused = ""
         self._first = config.standby_of or term.partner
         self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address])
-        self._listener = SocketListener(
-            [config.bind_address],
-            server_kind=m.Server.SCHEDULER,
-            admit=self._admit,
-            on_events=self._on_events,
-            has_local_listener=True,
-            keys=self._access.keys,
-            compression=self._access.compression,
-        )
-        self._access.publish(self._listener.addresses)
+        self._listener = self._access.listen(config.bind_address, self._admit, self._on_events)
         self.address = own_address(self._listener.addresses[0])
         self._path = journal_directory(config.state_directory)
         self._earlier, self._new = self._path.with_name("scheduler.earlier"), self._path.with_name("standby")
