@@ -407,7 +407,8 @@ class Hello(Message):
     hostname: str
     pid: f.Count32
     details: Details = None
-    owner_token: f.OptionalId = field(default=b"", repr=False)  # of Welcome, to the object storage
+    owner_token: f.OptionalId = field(default=b"", repr=False)
+    """Of Welcome, to the object storage. Between schedulers: id of their cluster."""
     compression: str = ""  # supported compression of frames: zstd; empty: none
     epoch: f.Count64 = 0  # of a scheduler: see Welcome
 
@@ -432,7 +433,8 @@ class Welcome(Message):
     object_storage_address: str = ""  # empty: not known
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
     owner_token: f.OptionalId = field(default=b"", repr=False)
-    """Proves to the object storage that the peer id belongs to the client; empty without keys."""
+    """Proves to the object storage that the peer id belongs to the client; empty without keys. Between schedulers: see
+    Hello."""
     compression: str = ""  # the Hello's, if both sides support it; otherwise empty
     tables: str = ""  # names of the tables that ReadTable reads, separated by blanks
     epoch: f.Count64 = 0  # grows when another scheduler takes over; peers ignore a scheduler with an earlier epoch

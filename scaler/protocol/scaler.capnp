@@ -283,7 +283,8 @@ struct Hello {
   workerDetails @9 :WorkerDetails;  # or not set
   managerDetails @10 :ManagerDetails;  # or not set
   storeDetails @11 :StoreDetails;  # or not set
-  ownerToken @12 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
+  ownerToken @12 :Data;
+  # Of Welcome, to the object storage. Between schedulers: id of their cluster; 16 bytes, or empty
   compression @13 :Text;         # supported compression of frames: zstd; empty: none
   epoch @14 :UInt64;             # of a scheduler: see Welcome
 }
@@ -299,7 +300,8 @@ struct Welcome {
   objectStorageAddress @4 :Text;  # empty: not known
   maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
   ownerToken @6 :Data;
-  # Proves to the object storage that the peer id belongs to the client; empty without keys; 16 bytes, or empty
+  # Proves to the object storage that the peer id belongs to the client; empty without keys. Between schedulers: see
+  # Hello; 16 bytes, or empty
   compression @7 :Text;          # the Hello's, if both sides support it; otherwise empty
   tables @8 :Text;               # names of the tables that ReadTable reads, separated by blanks
   epoch @9 :UInt64;              # grows when another scheduler takes over; peers ignore a scheduler with an earlier epoch

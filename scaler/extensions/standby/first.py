@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from scaler.errors import UsageError
@@ -13,7 +15,7 @@ from scaler.extensions.durability.steps import DurableSteps, journal_directory
 from scaler.extensions.standby.core import FollowedStream
 from scaler.extensions.standby.lease import Lease
 from scaler.extensions.standby.messages import Following
-from scaler.extensions.standby.term import Term, greeted, read_term, write_term
+from scaler.extensions.standby.term import Term, read_term, write_term
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal, _Disk
 from scaler.net.connection import Closed, ListenerEvent, Received
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from scaler.scheduler.server import SchedulerServer
 
 BASE_RECORDS = 256
-RETRY_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -76,8 +77,6 @@ class FollowedSteps(DurableSteps):
 
     def _begin(self) -> None:
         self._frame.storage.on_refused = self._on_refused
-        if self._term.partner:
-            self._run(self._depose())
         if self._lease is not None:
             self._run(self._renew(self._lease))
 
@@ -89,17 +88,6 @@ class FollowedSteps(DurableSteps):
         task = self._frame.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _depose(self) -> None:
-        """Compare epochs with the other scheduler once it is reachable. The scheduler with the lower epoch stops."""
-        while True:
-            try:
-                access, epoch = self._frame.access.to_storage, self._term.epoch
-                if await greeted(self._term.partner, access, epoch, RETRY_SECONDS) > epoch:
-                    self.step_down(f"{self._term.partner} was promoted")
-                return
-            except TimeoutError:
-                await asyncio.sleep(RETRY_SECONDS)
 
     async def _renew(self, lease: Lease) -> None:
         """Stop in time if the lease cannot be renewed. By its own clock, the standby waits longer."""
@@ -143,14 +131,16 @@ class FollowedSteps(DurableSteps):
     # -- the standby
 
     def _greet(self, peer: bytes, hello: m.Hello) -> m.Welcome | m.Refused:
-        if hello.epoch > self._term.epoch:
+        if hello.epoch > self._term.epoch and self._term.is_of(hello.owner_token):
             self.step_down(f"the scheduler on {hello.hostname} was promoted")
             return m.Refused(m.RefusalReason.STANDBY, "this scheduler has stopped")
         if not self._config.object_storage_address:
             text = "its object storage would end with it: run one elsewhere, and set object_storage_address"
             return m.Refused(m.RefusalReason.ROLE, f"the scheduler cannot have a standby, because {text}")
+        if not self._term.cluster:
+            self._note_term(cluster=os.urandom(8).hex())
         self._frame.guests[peer] = self._take
-        return self._frame.welcome(m.Role.SCHEDULER)
+        return replace(self._frame.welcome(m.Role.SCHEDULER), owner_token=self._term.cluster.encode())
 
     def _take(self, event: ListenerEvent) -> None:
         match event:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from scaler.component import Component
+from scaler.errors import UnreachableError
 from scaler.extensions.standby.lease import Lease
 from scaler.extensions.standby.term import Term, greeted, read_term, write_term
 from scaler.net.server_access import ServerAccess
@@ -61,11 +62,11 @@ async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
         try:
             access = ServerAccess(config, Server.SCHEDULER, [config.bind_address])
             try:
-                return await greeted(term.partner, access.to_storage, term.epoch, ASK_SECONDS) > term.epoch
+                return await greeted(term.partner, access.to_storage, term, ASK_SECONDS) > term.epoch
             finally:
                 access.close()
-        except TimeoutError:
-            _log.warning("the standby %s does not answer; this scheduler serves", term.partner)
+        except UnreachableError as error:
+            _log.warning("whether the other scheduler was promoted is unknown, so this one serves: %s", error)
     return False
 
 

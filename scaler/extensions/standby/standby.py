@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from scaler.errors import UsageError
+from scaler.errors import UnreachableError, UsageError
 from scaler.extensions.durability.steps import journal_directory
 from scaler.extensions.standby.core import Follower
 from scaler.extensions.standby.lease import Lease
@@ -36,7 +36,7 @@ class Standby:
         self._loop = asyncio.get_running_loop()
         self.promoted: asyncio.Future[Term | None] = self._loop.create_future()
         self._term = term
-        self._refused = ""
+        self._refused = self._cluster = ""
         self._first = config.standby_of or term.partner
         self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address])
         self._listener = self._access.listen(config.bind_address, self._admit, self._on_events)
@@ -113,6 +113,7 @@ class Standby:
                     return
                 case Welcomed(welcome):
                     self._term = self._term._replace(epoch=max(self._term.epoch, welcome.epoch))
+                    self._cluster = welcome.owner_token.decode()
                     shutil.rmtree(self._new, ignore_errors=True)
                     self._open(self._new)
                     self._send()
@@ -162,7 +163,7 @@ class Standby:
         self._open(self._path)
         self._base, self._covered = self._journal.written, covered
         self._marks.clear()
-        self._term = Term(self._term.epoch, False, self._first, True)
+        self._term = Term(self._term.epoch, False, self._first, True, self._cluster)
         write_term(self.config, self._term)
         _log.info("the copy of the journal of %s is complete", self._first)
 
@@ -236,13 +237,13 @@ class Standby:
         try:
             if self._lease is not None and not await self._lease.write(epoch, ""):
                 return "the lease changes: try again"
-            self._term = Term(epoch, True, self._first, True)
+            self._term = self._term._replace(epoch=epoch, serves=True, partner=self._first, has_copy=True)
             write_term(self.config, self._term)
         except (OSError, UsageError) as error:
             return str(error)
         if self._is_connected:  # it must stop before this one serves
-            with suppress(TimeoutError):
-                await greeted(self._first, self._access.to_storage, epoch, RETRY_SECONDS)
+            with suppress(UnreachableError):
+                await greeted(self._first, self._access.to_storage, self._term, RETRY_SECONDS)
         _log.warning("promoted: this is the scheduler now, with epoch %d", epoch)
         return ""
 

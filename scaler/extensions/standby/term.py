@@ -1,4 +1,4 @@
-"""A file in the state directory that records which of two schedulers serves."""
+"""A file in the state directory that records which of two schedulers serves, and the question to the other one."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaler.config.servers import SchedulerConfig
+from scaler.errors import UnreachableError
 from scaler.net.access import Access
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.paths import local_path
-from scaler.protocol.messages import Role, Server
+from scaler.protocol.messages import RefusalReason, Role, Server
 from scaler.security.private_files import read_private, write_private
 
 
 class Term(NamedTuple):
     """epoch: the highest known one. serves: whether this scheduler serves in it. partner: address of the other one, or
-    empty. has_copy: the journal was complete once."""
+    empty. has_copy: the journal was complete once. cluster: id that both have and no other cluster has, or empty if
+    this scheduler never had a standby."""
 
     epoch: int = 1
     serves: bool = True
     partner: str = ""
     has_copy: bool = False
+    cluster: str = ""
+
+    def is_of(self, other: bytes) -> bool:
+        """Return whether another scheduler with this id belongs to the cluster. Earlier versions have no id."""
+        return other in (b"", self.cluster.encode()) or bool(self.partner and not self.cluster)
 
 
 def _file(config: SchedulerConfig) -> Path:
@@ -53,20 +60,31 @@ def write_term(config: SchedulerConfig, term: Term) -> None:
     write_private(_file(config), json.dumps(term._asdict()), replace=True)
 
 
-async def greeted(address: str, access: Access, epoch: int, seconds: float) -> int:
-    """Send the epoch to another scheduler, which stops if its own is lower. Returns the other epoch, or 0 if the other
-    scheduler does not serve. Raises TimeoutError if nothing answers."""
+async def greeted(address: str, access: Access, term: Term, seconds: float) -> int:
+    """Send the epoch to the other scheduler, which stops if its own is lower. Returns the other epoch, or 0 if the
+    other scheduler does not serve. Raises UnreachableError if it does not answer, or another server does."""
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def take(events: list[ConnectorEvent]) -> None:
         for event in events:
-            if isinstance(event, Welcomed | ConnectionRefused) and not answer.done():
-                answer.set_result(event.welcome.epoch if isinstance(event, Welcomed) else 0)
+            match event:
+                case _ if answer.done():
+                    return
+                case Welcomed(welcome) if term.is_of(welcome.owner_token):
+                    answer.set_result(welcome.epoch)
+                case Welcomed():
+                    answer.set_exception(UnreachableError(f"{address} is the scheduler of another cluster"))
+                case ConnectionRefused(refused) if refused.reason is RefusalReason.STANDBY:
+                    answer.set_result(0)
+                case ConnectionRefused(refused):
+                    answer.set_exception(UnreachableError(f"{address} refused this scheduler: {refused.text}"))
 
-    hello = replace(own_hello(Role.SCHEDULER), epoch=epoch)
+    hello = replace(own_hello(Role.SCHEDULER), epoch=term.epoch, owner_token=term.cluster.encode())
     connector = SocketConnector(address, Server.SCHEDULER, access, hello, take)
     try:
         async with asyncio.timeout(seconds):
             return await answer
+    except TimeoutError:
+        raise UnreachableError(f"{address} does not answer ({connector.last_error})") from None
     finally:
         connector.close()

@@ -16,7 +16,7 @@ from scaler.config.servers import scheduler_model
 from scaler.errors import ConfigError, RefusedError, UnreachableError
 from scaler.extensions.standby import command
 from scaler.extensions.standby.command import take_over
-from scaler.extensions.standby.term import greeted
+from scaler.extensions.standby.term import Term, greeted
 from scaler.net.access import Access
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
@@ -136,9 +136,16 @@ def test_standby_needs_the_keys_of_its_scheduler_and_promotion_an_admin(tmp_path
     for role in ("admin", "client"):
         write_private(tmp_path / role, keys.add(f"a-{role}", role).to_text())
     with running(tmp_path, security=("--credentials", str(keys.path))) as pair:
-        for credential, epoch in ((other.of_scheduler(), 0), (keys.add("c", "client"), 0), (keys.of_scheduler(), 1)):
-            access = Access(credential, uses_local=False)  # whose user needs no key
-            assert asyncio.run(greeted(pair.first, access, 0, 20)) == epoch
+        foreign, client = (other.of_scheduler(), "another cluster"), (keys.add("c", "client"), "is for the role client")
+        for credential, why in (foreign, client):
+            with pytest.raises(UnreachableError, match=f"refused this scheduler: .*{why}"):
+                asyncio.run(greeted(pair.first, Access(credential, uses_local=False), Term(), 20))
+        assert (
+            asyncio.run(
+                greeted(pair.first, Access(keys.of_scheduler(), uses_local=False), Term(0, partner=pair.first), 20)
+            )
+            == 1
+        )
         access = Access(load_credential(tmp_path / "client"), uses_local=False)
         with pytest.raises(RefusedError, match="is for the role client, not admin"):
             asyncio.run(take_over(pair.second, access, force=True))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import closing
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +17,13 @@ import pytest
 from scaler.config.load import model_of
 from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.errors import UsageError
+from scaler.extensions.standby import main as standby_main
 from scaler.extensions.standby.core import framed
 from scaler.extensions.standby.first import FollowedSteps
 from scaler.extensions.standby.messages import Following, JournalBytes
 from scaler.extensions.standby.standby import Standby
 from scaler.extensions.standby.term import Term, read_term, write_term
 from scaler.net.connection import Closed, ListenerEvent, Received, TryAgain
-from scaler.net.listener import SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.protocol import messages as m
@@ -30,6 +32,7 @@ from tests.integration.settings_rig import Stage, on_a_scheduler
 from tests.waiting import soon
 
 B = "tcp://b:1"
+CLUSTER = "0123456789abcdef"
 
 
 def config_of(directory: Path, **settings: Any) -> SchedulerConfig:
@@ -106,7 +109,7 @@ def test_scheduler_with_a_full_disk_still_follows_promotions_and_standbys(
             assert frame.stop.is_set()
 
     run(main)
-    assert [each.message for each in caplog.records if each.levelno == logging.ERROR].count("the disk is full") == 2
+    assert [each.message for each in caplog.records if each.levelno == logging.ERROR].count("the disk is full") == 3
 
 
 def test_reports_from_an_earlier_session_do_not_replace_the_present_one(tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
                 return TryAgain("soon")
             if hello.epoch:
                 return m.Refused(m.RefusalReason.STANDBY, "this scheduler has stopped")
-            return m.Welcome(False, 1, 10.0, 2.0, epoch=1)
+            return m.Welcome(False, 1, 10.0, 2.0, owner_token=CLUSTER.encode(), epoch=1)
 
         def take(events: list[ListenerEvent]) -> None:
             for event in events:
@@ -151,15 +154,7 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
 
         config = config_of(tmp_path, bind_address=second, standby_of=first, standby_timeout_seconds=0.2)
         access = ServerAccess(config, m.Server.SCHEDULER, [first])
-        listener = SocketListener(
-            [first],
-            server_kind=m.Server.SCHEDULER,
-            admit=admit,
-            on_events=take,
-            has_local_listener=True,
-            keys=access.keys,
-            compression=access.compression,
-        )
+        listener = access.listen(first, admit, take)
         with closing(access), closing(listener):
             standby = Standby(config, Term(serves=False))
             if not is_copied:
@@ -176,7 +171,7 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
             standby.close()
             await soon(lambda: ended)
         assert not any(report.leaves for report in reports)
-        assert read_term(config) == Term(2, True, first, True)
+        assert read_term(config) == Term(2, True, first, True, CLUSTER if is_copied else "")
 
     run(main)
 
@@ -199,6 +194,96 @@ def test_running_scheduler_stops_for_its_standby_and_refuses_a_second_one(
             assert stage.stop.is_set()
             standby.promoted.set_result(None)
             standby.close()
+
+    run(main)
+
+
+@contextmanager
+def answering(address: str, answer: m.Welcome | m.Refused, directory: Path) -> Iterator[Any]:
+    """Yield a configuration, while a server at this address gives every peer this answer."""
+    config = config_of(directory, bind_address=address)
+    access = ServerAccess(config, m.Server.SCHEDULER, [address])
+    with closing(access), closing(access.listen(address, lambda *_: answer, lambda _: None)):
+        yield config
+
+
+def welcome(epoch: int, cluster: str) -> m.Welcome:
+    return m.Welcome(False, 1, 10.0, 2.0, owner_token=cluster.encode(), epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_replaced", "said"),
+    [
+        (welcome(2, CLUSTER), True, ""),
+        (welcome(2, ""), True, ""),  # an earlier version
+        (welcome(1, CLUSTER), False, ""),
+        (m.Refused(m.RefusalReason.STANDBY, "a standby"), False, ""),
+        (welcome(2, CLUSTER[::-1]), False, "unknown, so this one serves: {} is the scheduler of another cluster"),
+        (m.Refused(m.RefusalReason.VERSION, "too old"), False, "unknown, so this one serves: {} refused .* too old"),
+        (None, False, "unknown, so this one serves: {} does not answer"),
+    ],
+)
+def test_restarted_scheduler_asks_its_partner_whether_it_was_replaced(
+    answer: Any,
+    is_replaced: bool,
+    said: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partner = free_addresses(count=1)[0]
+    served = []
+
+    async def main() -> None:
+        config = config_of(tmp_path, bind_address=free_addresses(count=1)[0])
+        write_term(config, Term(1, True, partner, cluster=CLUSTER))
+        component: Any = SimpleNamespace(stop=asyncio.Event(), ready=lambda _: component.stop.set())
+
+        async def serve(*_: object) -> int:
+            served.append(True)
+            component.stop.set()
+            return 0
+
+        with answering(partner, answer, tmp_path / "partner") if answer else nullcontext():
+            await standby_main.main(config, component, serve)
+
+    monkeypatch.setattr(standby_main, "ASK_SECONDS", 20.0 if answer else 0.2)
+    run(main)
+    assert bool(served) is not is_replaced
+    assert re.search(said.format(partner), caplog.text)
+    assert ("unknown" in caplog.text) is bool(said)
+
+
+def test_scheduler_stops_for_its_own_cluster_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        frame, steps = begin(tmp_path)
+        with closing(steps):
+            hello = replace(own_hello(m.Role.SCHEDULER), epoch=2, owner_token=CLUSTER.encode())
+            own = frame.greet(b"1", hello).owner_token
+            assert not frame.stop.is_set()
+            assert own == frame.greet(b"2", hello).owner_token != CLUSTER.encode()
+            assert read_term(frame.config) == Term(cluster=own.decode())
+            assert frame.greet(b"3", replace(hello, owner_token=own)).reason is m.RefusalReason.STANDBY
+            assert frame.stop.is_set()
+
+    run(main)
+
+
+def test_promoted_scheduler_does_not_dial_its_partner(tmp_path: Path) -> None:
+    async def main() -> None:
+        partner, first = free_addresses(count=2)
+        greeted = list[m.Hello]()
+
+        def admit(_peer: bytes, hello: m.Hello, _identity: object) -> m.Refused:
+            greeted.append(hello)
+            return m.Refused(m.RefusalReason.STANDBY, "")
+
+        config = config_of(tmp_path, bind_address=first)
+        write_term(config, Term(2, True, partner, True, CLUSTER))
+        access = ServerAccess(config, m.Server.SCHEDULER, [partner])
+        with closing(access), closing(access.listen(partner, admit, lambda _: None)), closing(Stage(config)) as stage:
+            await stage.peer(m.Role.CLIENT, m.ClientDetails("c"))
+        assert not greeted
 
     run(main)
 
