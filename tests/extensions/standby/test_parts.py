@@ -145,9 +145,9 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
             for event in events:
                 match event:
                     case Received(peer, Following() as report):
+                        data = b"" if peer in followers else framed(0, b"record") + (end if is_copied else b"")
                         reports.append(report)
                         followers.append(peer)
-                        data = b"" if report.received else framed(0, b"record") + (end if is_copied else b"")
                         listener.send(peer, JournalBytes(report.at, 3.0 if report.number else 0.0, data))
                     case Closed():
                         ended.append(event)
