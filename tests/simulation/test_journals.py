@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.extensions.durability.ledger import Ledger
+from scaler.extensions.durability.ledger import Ledger, _Client
 from scaler.extensions.durability.steps import DurableSteps
 from scaler.journal import records
 from scaler.journal.directory import JournalDirectory, Segments
@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         ROUGH,
         Fault(Ledger, "snapshot", "yield [Dispatched(*item) for item in client.dispatched.items()]", "yield []", LOST),
     ),
-    "outcomes are not read back": (STEADY, Fault(Ledger, "apply", "self._clients[client].end(message)", "pass", LOST)),
+    "outcomes are not read back": (STEADY, Fault(_Client, "apply", "self._end(message)", "pass", LOST)),
     "the placement of a task that may start once is not journaled": (
         ROUGH,
         Fault(Tasks, "_join", "self._state.changes.add(Dispatched, task.id, worker.id)", "pass", LOST),
@@ -81,7 +81,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "a client that left is not journaled": (
         STEADY,
-        Fault(SchedulerCore, "_client_left", "self.state.changes.add(ClientLeft, client.id)", "pass", LOST),
+        Fault(SchedulerCore, "client_left", "self.state.changes.add(ClientLeft, client.id)", "pass", LOST),
     ),
     "an object counts as stored before the disk confirms it": (
         STEADY,

@@ -7,6 +7,7 @@ invariant or a promise is not checked.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +20,7 @@ from scaler.scheduler.core.state import Worker
 from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances, World
 from tests.short_forms import short_form
+from tests.simulation import test_journals, test_limits, test_persisted, test_restarts, test_whole
 from tests.simulation.planting import Fault, plant
 
 ROUGH = Chances(
@@ -76,9 +78,9 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     ),
     "a value is dropped while a dependent still needs it": (
         Tasks,
-        "_drop_retained",
-        "if retained.uses or retained.unacknowledged:",
-        "if retained.unacknowledged:",
+        "_drop_references",
+        "if not (retained.uses or retained.unacknowledged):",
+        "if not retained.unacknowledged:",
         "^b['\"]|no object is lost|has .* uses|lacks",
     ),
     "a cancelled task returned by its worker runs again": (
@@ -166,6 +168,13 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "a task of a terminated client is not recalled to run again",
     ),
 }
+
+
+@pytest.mark.parametrize("module", [test_journals, test_limits, test_persisted, test_restarts, test_whole, None])
+def test_every_planted_fault_changes_existing_code(module: ModuleType | None) -> None:
+    for planted in (FAULTS if module is None else module.FAULTS).values():
+        with pytest.MonkeyPatch.context() as patches:
+            plant(planted[1] if isinstance(planted[1], Fault) else Fault(*planted), patches)
 
 
 @pytest.mark.long

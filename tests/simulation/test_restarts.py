@@ -51,4 +51,4 @@ def test_scheduler_is_killed_often_enough() -> None:
 def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(FAULTS[fault_name], monkeypatch)
     with pytest.raises(AssertionError, match=FAULTS[fault_name].words):
-        run(range(12), "the scheduler loses everything", "scheduler and workers lose everything")
+        run([32, *range(12)], "the scheduler loses everything", "scheduler and workers lose everything")
