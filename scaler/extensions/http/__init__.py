@@ -1,7 +1,7 @@
 """Calls, jobs, and schedules over HTTP.
 
-settings.py -> server.py: requests -> keys.py: one client per key -> work.py: on workers
-cron.py -> schedules.py: runs in durable sessions -> work.py
+settings.py -> server.py: requests -> keys.py: one client per key -> job.py: on workers
+schedules.py: runs in durable sessions -> job.py
 command.py: `scaler submit`, `scaler http`
 """
 

@@ -1,4 +1,4 @@
-"""Runs calls for the HTTP server on workers: functions by name, with encoded results, and scripts."""
+"""Runs calls for the HTTP server on workers: functions by name, with JSON results, and scripts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from typing import Any
 
 from scaler.errors import SerializationError, UsageError
 from scaler.extensions.languages.by_name import find_function
-from scaler.extras import require
 from scaler.serialization.exceptions import ShownAsError, dump_exception, user_traceback
 from scaler.worker.processor.calling import finish
 
-JSON, MSGPACK = "application/json", "application/msgpack"
-_PLAIN = "None, bool, int, float, str, list, and dict"
 _POLL_SECONDS = 0.2
 
 
@@ -38,11 +35,9 @@ class ExitCodeError(Exception):
         return f"the script ended with exit code {self.args[0]}"
 
 
-def invoke(
-    function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], media: str
-) -> tuple[str, bytes]:
-    """Call a function by name; return the media type and the encoded result. is_listed: the operator permits this exact
-    name, not just the functions that its module defines. media: empty drops the result."""
+def invoke(function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], returns: bool) -> bytes:
+    """Call a function by name; return its result as JSON, or nothing. is_listed: the operator permits this exact name,
+    not just the functions that its module defines."""
     found = find_function(function)
     home = getattr(found, "__module__", None)
     if not is_listed and home != function.partition(":")[0]:
@@ -51,22 +46,11 @@ def invoke(
         value = finish(found(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 (raised by the function; SystemExit would end the server)
         raise CallFailedError(dump_exception(error, user_traceback(error))) from None
-    return media, encode(value, media) if media else b""
-
-
-def encode(value: object, media: str) -> bytes:
-    if media == MSGPACK:
-        require("msgpack", MSGPACK)
     try:
-        if media == MSGPACK:
-            import msgpack  # noqa: PLC0415 (optional)
-
-            packed: bytes = msgpack.packb(value)
-            return packed
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        kinds = f"{_PLAIN}, and bytes" if media == MSGPACK else f"{_PLAIN}, or accept {MSGPACK}"
-        text = f"the result ({type(value).__name__}) cannot become {media}: {error}; return {kinds}"
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode() if returns else b""
+    except (TypeError, ValueError, RecursionError) as error:
+        kinds = "None, bool, int, float, str, list, and dict"
+        text = f"the result ({type(value).__name__}) cannot become JSON: {error}; return {kinds}"
         raise SerializationError(text) from None
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import io
 import secrets
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, StringConstraints
 
 from scaler.client.client import Client
 from scaler.client.future import ScalerFuture, end_of
-from scaler.errors import LimitError, UnreachableError
+from scaler.errors import LimitError, RefusedError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
 from scaler.extensions.http.job import CallFailedError, ExitCodeError, invoke, run_script
 from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig
+from scaler.extensions.streams.asynchronous import AsyncStream
 from scaler.grammar import counted
 from scaler.monitor.rows import View
+from scaler.monitor.web.routes import dump
 from scaler.net.access import Access
 from scaler.protocol.failures import unpack_exception
 from scaler.protocol.messages import ListSessions, SessionRow, SessionsListed
@@ -31,16 +34,41 @@ from scaler.texts import readable
 CONNECT_SECONDS = 10.0
 MAX_SESSIONS = 100
 """Open durable sessions of a key."""
-MAX_OUTPUT, MAX_PIECES = 1024 * 1024, 4096
-"""Maximum characters and pieces of a job's output. The last ones are kept."""
-MERGED = 4096
-"""Characters from which a piece is complete."""
+MAX_OUTPUT = 1024 * 1024
+"""Maximum characters of a job's output. Beyond it, only the last half is kept."""
 MAX_KEPT, MAX_KEPT_BYTES = 10_000, 256 * 1024 * 1024
 """Maximum number of ended calls per key kept here, and bytes of their results and output."""
-MAX_STREAMS = 50
-"""Open event streams of a key."""
 TAG = "http"
 """Tag of this server's tasks in durable sessions."""
+
+
+Option = Literal[
+    "priority", "retries", "losses", "timeout_seconds", "capabilities", "memory", "cpus", "gpu", "near", "resources",
+    "limits", "tags", "expected_seconds", "preemptible",
+]  # fmt: skip
+"""Task options of requests."""
+Name = Annotated[str, StringConstraints(pattern=f"^{ID.pattern}$")]
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
+
+
+class CallRequest(BaseModel, extra="forbid", strict=True):
+    function: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    session: Name | None = None
+    key: Name | None = None
+    options: dict[Option, Any] = {}
+
+
+class JobRequest(BaseModel, extra="forbid", strict=True):
+    script: str
+    args: list[str] = []
+    name: FileName = "job.py"
+    options: dict[Option, Any] = {}
+
+
+class SessionRefusedError(RefusedError):
+    """The scheduler accepts a key, but not the use of this session."""
 
 
 def token_of(credential: Credential) -> str:
@@ -49,99 +77,78 @@ def token_of(credential: Credential) -> str:
 
 
 class HttpCall:
-    """A call, or a job with its output. value: media type and encoded result. changed: set and replaced on every
-    change."""
+    """A call, or a job with its output. following: ends with the call."""
 
     def __init__(
-        self, identifier: str, function: str, future: ScalerFuture, printed: Iterable[tuple[bool, bytes]] | None = None
+        self, identifier: str, function: str, future: ScalerFuture, printed: AsyncStream | None = None
     ) -> None:
         """printed: the output of a job."""
         self.id = identifier
         self.future = future
-        self.value: tuple[str, bytes] | None = None
-        self.output: deque[tuple[int, str, str]] = deque()
-        """Position, stream, and text of pieces."""
-        self.changed, self.ended = asyncio.Event(), asyncio.Event()
         self.ended_at = 0.0
+        self.size = 0
+        """Bytes of the answer after the end."""
+        self.printed_characters = 0
         self._printed = printed
-        self._state = ""
+        self._output = io.StringIO()
+        """The last part of the output."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._state, self._result = "", b""
         self._document: View = {"id": identifier, "function": function, "submitted_at": time.time()}
-        self._printed_characters = 0
-        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
+        self.following = asyncio.create_task(self._follow())
 
     @property
     def state(self) -> str:
         return self._state or ("running" if self.future.running() else "pending")
 
     @property
-    def document(self) -> View:
-        output = {"output": "".join(text for _, _, text in self.output), "cut_characters": self._cut}
-        return self._document | {"state": self.state} | ({} if self._printed is None else output)
-
-    @property
-    def size(self) -> int:
-        problem = self._document.get("problem", {"message": ""})
-        return len(self.value[1] if self.value else problem["message"]) + self._printed_characters - self._cut
-
-    @property
-    def _cut(self) -> int:
-        return self.output[0][0] if self.output else 0
-
-    async def follow(self, threads: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
+    def answer(self) -> bytes:
+        document = self._document | {"state": self.state}
         if self._printed is not None:
-            await loop.run_in_executor(threads, self._read, loop, self._printed)
+            text = self.output(0)
+            document |= {"output": text, "cut_characters": self.printed_characters - len(text)}
+        return dump(document)[:-1] + (b',"result":%s}' % self._result if self._result else b"}")
+
+    async def _follow(self) -> None:
+        if self._printed is not None:
+            try:
+                async for _, data in self._printed:
+                    self.add(data)
+            except BaseException:  # noqa: BLE001 (the future has the error)
+                self.future.cancel()  # unless it has ended
         await end_of(self.future).wait()
-        self._state, self.value, more = await loop.run_in_executor(threads, _outcome, self.future)
+        self._state, self._result, more = await asyncio.to_thread(_outcome, self.future)
         self._document |= more
-        self.ended_at = time.monotonic()
-        self.ended.set()
-        self._notify()
+        self.ended_at, self.size = time.monotonic(), len(self.answer)
 
-    def _read(self, loop: asyncio.AbstractEventLoop, printed: Iterable[tuple[bool, bytes]]) -> None:
-        try:
-            for is_stderr, data in printed:
-                loop.call_soon_threadsafe(self.add, is_stderr, data)
-        except BaseException:  # noqa: BLE001 (the future has the error)
-            self.future.cancel()  # unless it has ended
+    def add(self, data: bytes) -> None:
+        self._output.seek(0, io.SEEK_END)
+        self.printed_characters += self._output.write(self._decoder.decode(data))
+        if self._output.tell() > MAX_OUTPUT:
+            self._output = io.StringIO(self.output(self.printed_characters - MAX_OUTPUT // 2))
 
-    def add(self, is_stderr: bool, data: bytes) -> None:
-        text, stream = self._decoders[is_stderr].decode(data), "stderr" if is_stderr else "stdout"
-        begin, before = self._printed_characters, ""
-        if self.output and self.output[-1][1] == stream and len(self.output[-1][2]) < MERGED:
-            begin, _, before = self.output.pop()
-        self.output.append((begin, stream, before + text))
-        self._printed_characters += len(text)
-        while len(self.output) > MAX_PIECES or self.size - len(self.output[0][2]) >= MAX_OUTPUT:
-            self.output.popleft()
-        self._notify()
-
-    def _notify(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
+    def output(self, begin: int) -> str:
+        """Return the output from a position on, or what is left of it."""
+        self._output.seek(max(0, self._output.seek(0, io.SEEK_END) - self.printed_characters + begin))
+        return self._output.read()
 
 
-def _outcome(future: ScalerFuture) -> tuple[str, tuple[str, bytes] | None, View]:
+def _outcome(future: ScalerFuture) -> tuple[str, bytes, View]:
     """Return the state, the result, and further values of the document. Loads the result, so it needs a thread."""
     more: View = {}
     try:
-        match future.result():
-            case (str(media), bytes(value)):
-                return "done", (media, value), {}
-        return "done", None, {"exit_code": 0}
+        result = future.result()
+        return ("done", result, {}) if isinstance(result, bytes) else ("done", b"", {"exit_code": 0})
     except CancelledError:
-        return "cancelled", None, {}
+        return "cancelled", b"", {}
     except CallFailedError as error:
         kind, text, traceback, _ = unpack_exception(error.shown)
     except BaseException as error:  # noqa: BLE001 (of the task; SystemExit would end the server)
-        kind, text, found = (
-            type(error).__name__,
-            readable(str(error).encode("utf-8", "replace")),
-            remote_traceback(error),
-        )
+        kind, text = type(error).__name__, readable(str(error).encode("utf-8", "replace"))
+        found = remote_traceback(error)
         traceback = "" if found is None else found.text
         more = {"exit_code": error.args[0]} if isinstance(error, ExitCodeError) else {}
-    return "failed", None, more | {"problem": {"type": kind, "message": text, "traceback": traceback}}
+    return "failed", b"", more | {"problem": {"type": kind, "message": text, "traceback": traceback}}
 
 
 class ClientKey:
@@ -154,24 +161,21 @@ class ClientKey:
         self._closing = asyncio.Lock()
         self.streams = 0
         self.calls: dict[str, HttpCall] = {}
-        self._following: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(config.max_calls_per_key + 4, "scaler-http")
 
-    async def submit(self, function: str, is_listed: bool, media: str, body: Mapping[str, Any]) -> HttpCall:
+    async def submit(self, is_listed: bool, asked: CallRequest) -> HttpCall:
         """Submit the call of a request. Raises ScalerError and TypeError."""
-        session = body.get("session", "")
-        key = body.get("key") or secrets.token_hex(8)
+        session, key = asked.session or "", asked.key or secrets.token_hex(8)
         client = await self._connected(session)
-        given = function, is_listed, body.get("args", ()), body.get("kwargs", {}), media
-        labels = {"key": key, "tag": TAG} if session else {}
-        future = client.submit_verbose(invoke, given, **{"name": function, **labels, **body.get("options", {})})
+        labels: dict[str, Any] = {"key": key, "tag": TAG} if session else {}
+        given = asked.function, is_listed, asked.args, asked.kwargs, True
+        future = client.submit_verbose(invoke, given, name=asked.function, **labels, **asked.options)
         known = self.calls.get(identifier := f"{session}.{key}" if session else future.task_id.hex())
-        return known if known and known.future is future else self._follow(HttpCall(identifier, function, future))
+        return known if known and known.future is future else self._add(identifier, asked.function, future)
 
-    async def run(self, name: str, source: bytes, arguments: list[str], options: Mapping[str, Any]) -> HttpCall:
-        client = await self._connected("")
-        stream = await client.ask(Client.stream, run_script, name, source, arguments, **{"name": name, **options})
-        return self._follow(HttpCall(stream.future.task_id.hex(), name, stream.future, stream))
+    async def run(self, job: JobRequest) -> HttpCall:
+        client, given = await self._connected(""), (job.name, job.script.encode(), job.args)
+        stream = await client.ask(Client.stream, run_script, *given, name=job.name, **job.options)
+        return self._add(stream.future.task_id.hex(), job.name, stream.future, AsyncStream(lambda: stream))
 
     async def find(self, identifier: str) -> HttpCall | None:
         """Return a call of this key, including calls that earlier servers made in a durable session."""
@@ -183,11 +187,8 @@ class ClientKey:
             listed = await (await self.client("")).ask(sessions_of)
             if session in (row.name for row in listed):  # connecting would create it
                 for future in await (await self.client(session)).ask(Client.futures, key=key, tag=TAG):
-                    self._follow(HttpCall(identifier, future._spec.name, future))
+                    self._add(identifier, future._spec.name, future)
         return self.calls.get(identifier)
-
-    def drop(self, call: HttpCall) -> None:
-        self.calls.pop(call.id, None)
 
     async def client(self, session: str) -> AsyncClient:
         """Return the client with a durable session, or without one. Raises UnreachableError, RefusedError, and
@@ -196,11 +197,17 @@ class ClientKey:
             async with self._closing:
                 pass  # otherwise the scheduler reports that the session is in use
         known = self.clients.get(session)
-        if known is None or (known.done() and (known.exception() or _is_closed(known.result()))):
+        if known is None or (known.done() and (known.exception() or known.result()._open._futures.closed)):
             if session and len(self.clients) > MAX_SESSIONS:
                 raise LimitError(f"the key {self.name} uses {MAX_SESSIONS} sessions: send the request again later")
             known = self.clients[session] = asyncio.create_task(self.open(session))
-        return await asyncio.shield(known)
+        try:
+            return await asyncio.shield(known)
+        except RefusedError as error:
+            if not session:
+                raise
+            await self.client("")  # raises RefusedError for a revoked key
+            raise SessionRefusedError(str(error)) from None
 
     async def open(self, session: str) -> AsyncClient:
         given = {"timeout_seconds": CONNECT_SECONDS, "name": f"http {self.name}", "session": session or None}
@@ -209,7 +216,7 @@ class ClientKey:
 
     async def _connected(self, session: str) -> AsyncClient:
         client = await self.client(session)
-        unfinished = sum(not call.ended.is_set() for call in self.calls.values())
+        unfinished = sum(not call.ended_at for call in self.calls.values())
         if unfinished >= (most := self._config.max_calls_per_key):
             text = f"the key {self.name} has {counted(unfinished, 'unfinished call')}: wait, or cancel some"
             raise LimitError(f"{text} (max_calls_per_key is {most})")
@@ -217,11 +224,8 @@ class ClientKey:
             raise UnreachableError("the scheduler does not answer: send the request again later")
         return client
 
-    def _follow(self, call: HttpCall) -> HttpCall:
-        self.calls[call.id] = call
-        following = asyncio.create_task(call.follow(self._threads))
-        self._following.add(following)
-        following.add_done_callback(self._following.discard)
+    def _add(self, identifier: str, *given: Any) -> HttpCall:
+        call = self.calls[identifier] = HttpCall(identifier, *given)
         return call
 
     async def sweep(self) -> None:
@@ -231,7 +235,7 @@ class ClientKey:
         for count, call in enumerate(ended):
             size += call.size
             if now - call.ended_at > self._config.keep_seconds or size > MAX_KEPT_BYTES or count >= MAX_KEPT:
-                self.drop(call)
+                del self.calls[call.id]
         for session, opening in [*self.clients.items()]:
             async with self._closing:
                 if session and opening.done() and not any(each.startswith(f"{session}.") for each in self.calls):
@@ -240,15 +244,10 @@ class ClientKey:
     async def close(self) -> None:
         for opening in self.clients.values():
             await _close(opening)
-        self._threads.shutdown(wait=False)
 
 
 def sessions_of(client: Client) -> list[SessionRow]:
     return client._loop.ask(ListSessions(), SessionsListed).sessions
-
-
-def _is_closed(client: AsyncClient) -> bool:
-    return client._client is None or client._client._futures.closed is not None
 
 
 async def _close(opening: asyncio.Task[AsyncClient]) -> None:

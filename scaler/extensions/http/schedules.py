@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime
-from itertools import takewhile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from scaler.client.client import Client
 from scaler.extensions.durability.client import SessionTask, session_tasks
-from scaler.extensions.http.cron import Cron
 from scaler.extensions.http.job import invoke
 from scaler.extensions.http.keys import TAG, ClientKey, sessions_of
 from scaler.extensions.http.settings import SCHEDULES, Schedule
@@ -38,14 +37,14 @@ class ScheduleRunner:
     ) -> None:
         self.last: datetime | None = None
         self._schedule, self._key, self._now = schedule, key, now
-        self._cron, self._zone = Cron(schedule.cron), schedule.zone
         self._trouble = RateLimitedLog(_log, logging.WARNING, asyncio.get_running_loop())
 
     @property
     def view(self) -> View:
-        upcoming = next(self._cron.after(self._now(), self._zone)).timestamp()
+        now, schedule = self._now(), self._schedule
         last = None if self.last is None else self.last.timestamp()
-        return {"name": self._schedule.name, "call": self._schedule.call, "last": last, "next": upcoming}
+        upcoming = next(times(schedule.cron, schedule.timezone, now)).timestamp()
+        return {"name": schedule.name, "call": schedule.call, "last": last, "next": upcoming}
 
     async def follow(self) -> None:
         while True:
@@ -58,20 +57,21 @@ class ScheduleRunner:
 
     async def step(self) -> float:
         """Start the run that is due; return the seconds until the next step."""
-        now, name = self._now(), self._schedule.name
+        now, schedule = self._now(), self._schedule
         if self.last is None:
-            times = (_time_of(name, row.key) for row in await (await self._key.client("")).ask(_runs))
-            self.last = max(filter(None, times), default=now)
-        if due := list(takewhile(lambda each: each <= now, self._cron.after(self.last, self._zone))):
-            is_late = (now - due[-1]).total_seconds() > LATE_SECONDS
-            if is_late and self._schedule.missed == "skip":
-                _log.warning("schedule %s: skipped the missed run of %s", name, due[-1])
+            runs = (_time_of(schedule.name, row.key) for row in await (await self._key.client("")).ask(_runs))
+            self.last = max(filter(None, runs), default=now)
+        self.last = min(self.last, now)  # the clock may have been set back
+        due = next(times(schedule.cron, schedule.timezone, now, backwards=True))
+        if due > self.last:
+            if schedule.missed == "skip" and (now - due).total_seconds() > LATE_SECONDS:
+                _log.warning("schedule %s: skipped the missed run of %s", schedule.name, due)
             else:
-                if len(due) > 1:
-                    _log.warning("schedule %s: %d runs were due, and the last one starts", name, len(due))
-                await self.run(due[-1])
-            self.last = due[-1]
-        upcoming = next(self._cron.after(now, self._zone))
+                if next(times(schedule.cron, schedule.timezone, self.last)) < due:
+                    _log.warning("schedule %s: missed runs after %s; the last one starts", schedule.name, self.last)
+                await self.run(due)
+            self.last = due
+        upcoming = next(times(schedule.cron, schedule.timezone, now))
         return min(MAX_PAUSE_SECONDS, max(0.01, (upcoming - self._now()).total_seconds()))
 
     async def run(self, due: datetime) -> bool:
@@ -86,11 +86,22 @@ class ScheduleRunner:
             if unfinished:
                 _log.warning("schedule %s: skipped the run of %s: %s still runs", schedule.name, due, unfinished[0])
                 return False
-            given = schedule.call, True, schedule.args, schedule.kwargs or {}, ""
+            given = schedule.call, True, schedule.args, schedule.kwargs or {}, False
             client.submit_verbose(invoke, given, key=key, tag=TAG, name=schedule.call)
             return True
         finally:
             await client.disconnect()  # sends the task first
+
+
+def times(cron: str, zone: str, now: datetime, *, backwards: bool = False) -> Iterator[datetime]:
+    """Yield the times after now, or backwards from now on, in UTC."""
+    from cronsim import CronSim  # noqa: PLC0415 (optional)
+
+    # Backwards, CronSim skips a time that is the start.
+    start = (now + timedelta(microseconds=backwards)).astimezone(ZoneInfo(zone))
+    found = (each.astimezone(UTC) for each in CronSim(cron, start, backwards))
+    # In the repeated hour, it begins with times of the first one.
+    return (each for each in found if (each <= now if backwards else each > now))
 
 
 def _runs(client: Client) -> list[SessionTask]:

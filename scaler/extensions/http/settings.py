@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
@@ -15,7 +17,7 @@ from scaler.config.monitors import WebServerConfig
 from scaler.config.servers import SecurityConfig
 from scaler.config.setting import Setting, SettingsModel
 from scaler.errors import ConfigError
-from scaler.extensions.http.cron import Cron
+from scaler.extras import require
 from scaler.registry import find, find_only, is_name
 
 ID = re.compile("[A-Za-z0-9_-]{1,64}")
@@ -25,6 +27,8 @@ SCHEDULES = "schedules-"
 TOKEN_FILE = "http-token"  # noqa: S105 (a file's name)
 """This user's token. The web page's token only permits reading."""
 _FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+_Table = Annotated[dict[str, Any], v.Check(json.loads, of_text=True)]
+_LONE = v.Check(lambda text: (text,), of_text=True)
 _CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
 
 
@@ -35,6 +39,19 @@ def _zone(name: str) -> ZoneInfo:
         raise ValueError(f"{name!r} is no known time zone, such as Europe/Berlin (pip install tzdata)") from None
 
 
+def _check_cron(text: str) -> None:
+    require("cronsim", "[[schedule]]")
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 (optional)
+
+    try:
+        if len(text.split()) != 5:
+            raise CronSimError("Wrong number of fields")
+        next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration) as error:
+        fields = "minute, hour, day of month, month, and day of week, such as '0 3 * * *'"
+        raise ValueError(f"cron {text!r}: {error or 'there are no such times'}; write {fields}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule(SettingsModel):
     """Schedule."""
@@ -43,7 +60,7 @@ class Schedule(SettingsModel):
 
     name: Annotated[str, v.matching(ID.pattern, "must be up to 64 letters, digits, '-', and '_'")]
     """Name in logs and durable sessions."""
-    cron: Annotated[str, v.taken_by(Cron)]
+    cron: Annotated[str, v.taken_by(_check_cron)]
     """Times: minute, hour, day of month, month, and day of week."""
     call: Annotated[str, v.matching(_FUNCTION, "must be module:function")]
     """Function to call."""
@@ -55,12 +72,6 @@ class Schedule(SettingsModel):
     """Time zone of cron, such as Europe/Berlin."""
     missed: Literal["run", "skip"] = "run"
     """After a pause of the server or the scheduler: run the last missed time, or no missed time."""
-    key: Annotated[str, Setting(default_text="the first one")] = ""
-    """Client key that runs the call."""
-
-    @property
-    def zone(self) -> ZoneInfo:
-        return _zone(self.timezone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +87,21 @@ class HttpConfig(WebServerConfig, SecurityConfig):
     web_port: Annotated[int, v.Range(ge=0, le=MAX_PORT), Setting(metavar="PORT")] = 50002
     """Port of the HTTP server. 0: any free port."""
     allowed: Annotated[v.Names, Setting(default_text="none", metavar="NAME")] = ()
-    """Functions that requests may call: module:function, name=module:function, or module:* for the public functions
-    that the module defines."""
+    """Functions that requests may call: module:function, or module:* for the public functions that the module
+    defines."""
     allow_jobs: bool = False
     """Run scripts that requests contain. Whoever has a token can then run any code on the workers."""
     client_credentials: Annotated[v.Names, Setting(default_text="none", metavar="FILE")] = ()
-    """Credential files of clients. Each has its own token, which `scaler http token FILE` prints. Without them, the
-    token in web_token_file acts with this server's own credential."""
+    """Credential files of clients. Each has its own token, which `scaler http token FILE` prints. The first one
+    runs schedules. Without them, the token in web_token_file acts with this server's own credential."""
     max_body_bytes: Annotated[v.Bytes, Setting(metavar="BYTES")] = 16 * 1024 * 1024
     """Maximum size of a request."""
     max_calls_per_key: v.Count = 1000
     """Maximum number of unfinished calls and jobs of a key."""
+    schedule: Annotated[tuple[_Table, ...], _LONE, Setting(default_text="none", metavar="JSON")] = ()
+    """[[schedule]] tables of the file. A flag or variable contains one table as JSON."""
     keep_seconds: v.Seconds = 3600.0
     """How long results are kept, except in durable sessions."""
-    schedule: Annotated[tuple[dict[str, Any], ...], Setting(default_text="none", metavar="TABLE")] = ()
-    """[[schedule]] tables of the file."""
 
     def __post_init__(self) -> None:
         if not self.scheduler_address or is_name(self.scheduler_address):
@@ -102,8 +113,8 @@ class HttpConfig(WebServerConfig, SecurityConfig):
         super().check()
         check_server_address(self.scheduler_address)
         for entry in self.allowed:
-            if not re.fullmatch(rf"([\w.-]+=)?{_FUNCTION}", entry if "=" in entry else entry.replace("*", "x")):
-                raise ValueError(f"allowed: {entry!r} must be module:function, module:*, or name=module:function")
+            if not re.fullmatch(_FUNCTION, entry.replace("*", "x")):
+                raise ValueError(f"allowed: {entry!r} must be module:function, or module:*")
         names = [each.name for each in schedules_of(self)]
         if len(names) != len({*names}):
             raise ValueError(f"two schedules have the same name: {', '.join(names)}")
@@ -119,16 +130,11 @@ def schedules_of(config: HttpConfig) -> list[Schedule]:
     return found
 
 
-def function_of(config: HttpConfig, name: str) -> tuple[str, bool] | None:
-    """Return the function that requests call by this name, and whether `allowed` lists it without `*`; None if it is
-    not permitted."""
-    for entry in config.allowed:
-        alias, _, function = entry.rpartition("=")
-        if "*" not in entry and name == (alias or function):
-            return function, True
-    module, _, function = name.partition(":")
+def permission_of(config: HttpConfig, function: str) -> bool | None:
+    """Return whether `allowed` lists this function without `*`; None if requests may not call it."""
+    if function in config.allowed and "*" not in function:
+        return True
+    name = function.partition(":")[2]
     # Not an attribute of an imported module.
-    is_public = re.fullmatch(_FUNCTION, name) and function.isidentifier() and not function.startswith("_")
-    patterns = [entry.rpartition("=")[2].partition(":") for entry in config.allowed if "*" in entry]
-    matches = (fnmatchcase(module, first) and fnmatchcase(function, last) for first, _, last in patterns)
-    return (name, False) if is_public and any(matches) else None
+    is_public = re.fullmatch(_FUNCTION, function) and name.isidentifier() and not name.startswith("_")
+    return False if is_public and any(fnmatchcase(function, entry) for entry in config.allowed) else None

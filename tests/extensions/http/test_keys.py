@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -15,17 +16,28 @@ from starlette.requests import Request
 from scaler.client.future import ScalerFuture
 from scaler.config.load import model_of
 from scaler.errors import ConfigError, LimitError
-from scaler.extensions.http import keys
+from scaler.extensions.http import keys, server
 from scaler.extensions.http.command import http
 from scaler.extensions.http.keys import ClientKey, HttpCall
-from scaler.extensions.http.server import Api, _events
-from scaler.extensions.http.settings import HttpConfig, function_of
+from scaler.extensions.http.server import Api, _bug, _events, _sweep
+from scaler.extensions.http.settings import HttpConfig, permission_of
+from scaler.extensions.streams.asynchronous import AsyncStream
 from scaler.monitor.web.page import load_token
 from scaler.net.access import Access
 
 
 def job(identifier: str = "a") -> HttpCall:
-    return HttpCall(identifier, "job.py", cast("ScalerFuture", Future()), [])
+    return HttpCall(identifier, "job.py", cast("ScalerFuture", Future()), cast("AsyncStream", nothing()))
+
+
+async def nothing() -> AsyncIterator[tuple[bool, bytes]]:
+    return
+    yield
+
+
+def output_of(call: HttpCall) -> tuple[str, int]:
+    document = json.loads(call.answer)
+    return document["output"], document["cut_characters"]
 
 
 def client_key() -> ClientKey:
@@ -36,49 +48,40 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_output_in_single_bytes_becomes_few_pieces() -> None:
+def test_output_keeps_its_last_half_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "MAX_OUTPUT", 10)
+
     async def main() -> None:
         call = job()
-        for _ in range(20_000):
-            call.add(is_stderr=False, data=b"x")
-        assert len(call.output) < 10
-        assert call.document["output"] == "x" * 20_000
+        for digit in "0123456789":
+            call.add(digit.encode())
+        assert output_of(call) == ("0123456789", 0)
+        call.add(b"a")
+        assert output_of(call) == ("6789a", 6)
+        assert [call.output(position) for position in (0, 7, 11, 99)] == ["6789a", "789a", "", ""]
 
     run(main)
 
 
-def test_output_that_changes_streams_with_each_byte_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "MAX_PIECES", 100)
-
+def test_character_in_two_parts_is_whole() -> None:
     async def main() -> None:
         call = job()
-        for number in range(1000):
-            call.add(is_stderr=bool(number % 2), data=b"x")
-        assert (len(call.output), call.document["cut_characters"]) == (100, 900)
+        call.add(b"\xc3")
+        assert output_of(call) == ("", 0)
+        call.add(b"\xb6")
+        assert output_of(call) == ("ö", 0)
 
     run(main)
 
 
-def test_character_in_two_parts_is_whole_and_a_part_alone_is_no_piece() -> None:
-    async def main() -> None:
-        call = job()
-        call.add(is_stderr=False, data=b"\xc3")
-        assert not call.document["output"]
-        call.add(is_stderr=False, data=b"\xb6")
-        assert call.document["output"] == "ö"
-
-    run(main)
-
-
-def test_output_of_ended_jobs_counts_as_kept_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_answers_are_dropped_beyond_the_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "MAX_KEPT_BYTES", 25)
 
     async def main() -> None:
         key = client_key()
         for number in range(4):
             key.calls[f"{number}"] = call = job(f"{number}")
-            call.add(is_stderr=False, data=b"x" * 10)
-            call.ended_at = time.monotonic() + number
+            call.ended_at, call.size = time.monotonic() + number, 10
         await key.sweep()
         assert [*key.calls] == ["2", "3"]
 
@@ -112,7 +115,7 @@ def test_session_that_gets_a_call_while_another_closes_stays_open(monkeypatch: p
 def test_event_streams_of_a_key_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         key, call = client_key(), job()
-        key.streams = keys.MAX_STREAMS
+        key.streams = server.MAX_STREAMS
 
         async def find(_identifier: str) -> HttpCall:
             return call
@@ -120,10 +123,10 @@ def test_event_streams_of_a_key_have_a_limit(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(key, "find", find)
         request = Request({"type": "http", "headers": [], "path_params": {"id": "a"}, "state": {"key": key}})
         with pytest.raises(LimitError, match="50 open event streams: close some"):
-            await Api(HttpConfig(scheduler_address="tcp://h:1"), []).get_call_events(request, {})
-        call.ended.set()
+            await Api(HttpConfig(scheduler_address="tcp://h:1"), []).get_call_events(request)
+        call.ended_at = 1.0
         assert [each async for each in _events(key, call, 0)]
-        assert key.streams == keys.MAX_STREAMS
+        assert key.streams == server.MAX_STREAMS
 
     run(main)
 
@@ -142,13 +145,44 @@ def test_token_of_the_web_page_makes_no_calls(
 @pytest.mark.parametrize("name", ["m.\ud800:f", "m.x:os.system", "m.x:_f", "m.x:", "m.x", "m..x:f:g", "m.x y:f"])
 def test_star_permits_no_malformed_or_private_name(name: str) -> None:
     config = HttpConfig(scheduler_address="tcp://h:1", allowed=("m.*:*",))
-    assert function_of(config, "m.x:f") == ("m.x:f", False)
-    assert function_of(config, name) is None
+    assert permission_of(config, "m.x:f") is False
+    assert permission_of(config, name) is None
 
 
-def test_name_for_a_star_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"'half=operator:\*' must be module:function"):
-        HttpConfig(scheduler_address="tcp://h:1", allowed=("half=operator:*",))
+def test_malformed_entry_of_allowed_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'half=operator:truediv' must be module:function"):
+        HttpConfig(scheduler_address="tcp://h:1", allowed=("half=operator:truediv",))
+
+
+def test_sessions_are_still_closed_after_one_fails_to_close(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "SWEEP_SECONDS", 0.001)
+
+    async def main() -> None:
+        swept = asyncio.Event()
+        key = client_key()
+
+        async def sweep() -> None:
+            if "cannot close" in caplog.text:
+                swept.set()
+            raise OSError("broken")
+
+        monkeypatch.setattr(key, "sweep", sweep)
+        sweeping = asyncio.create_task(_sweep([key]))
+        await asyncio.wait_for(swept.wait(), 10)
+        sweeping.cancel()
+
+    run(main)
+    assert "cannot close a session of the key test" in caplog.text
+
+
+def test_bug_in_the_server_gives_500_that_says_where_to_look() -> None:
+    answer = asyncio.run(_bug(Request({"type": "http"}), KeyError("x")))
+    assert answer.status_code == 500
+    assert json.loads(bytes(answer.body))["error"].startswith(
+        "KeyError in this server: please report it with the lines"
+    )
 
 
 @pytest.mark.parametrize("key", ["gui_address", "telemetry_endpoint"])

@@ -14,12 +14,12 @@ from uuid import uuid4
 import pytest
 
 from scaler import SchedulerClusterCombo
-from scaler.config.load import model_of, read_file
+from scaler.config.load import Sources, model_of, read_file, resolve
 from scaler.errors import ConfigError, RefusedError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
 from scaler.extensions.http.keys import ClientKey
 from scaler.extensions.http.schedules import ScheduleRunner, _runs
-from scaler.extensions.http.settings import HttpConfig, Schedule
+from scaler.extensions.http.settings import HttpConfig, Schedule, schedules_of
 from scaler.monitor.messages import UNFINISHED
 from scaler.net.access import Access
 from scaler.protocol.messages import Outcome
@@ -179,7 +179,7 @@ def test_new_server_runs_the_last_of_the_missed_times_once(
             for server in (rig.server(), rig.server()):
                 await server.step()
             assert sorted(await rig.ended()) == [("20261130T0300Z", True), ("20261203T0300Z", True)]
-            assert "3 runs were due, and the last one starts" in caplog.text
+            assert "missed runs after 2026-11-30 03:00:00+00:00; the last one starts" in caplog.text
 
     run(main)
 
@@ -237,6 +237,44 @@ def test_failed_run_is_not_repeated(cluster: SchedulerClusterCombo, tmp_path: Pa
     run(main)
 
 
+@pytest.mark.parametrize("error", [timedelta(days=4000), -timedelta(days=4000)], ids=["future", "past"])
+def test_schedule_continues_after_a_wrong_clock_is_set(
+    cluster: SchedulerClusterCombo, tmp_path: Path, error: timedelta
+) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"], cron="* * * * *") as rig:
+            server, right = rig.server(), rig.clock.now
+            rig.clock.now += error
+            await server.step()
+            rig.clock.now += timedelta(minutes=1)
+            await server.step()
+            await rig.ended()
+            for each in (server, rig.server()):
+                rig.clock.now = right
+                await each.step()
+                before = len(await rig.ended())
+                rig.clock.now += timedelta(minutes=1)
+                await each.step()
+                assert len(await rig.ended()) == before + 1
+                right += timedelta(minutes=10)
+
+    run(main)
+
+
+def test_clock_that_goes_back_a_little_repeats_no_run(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"]) as rig:
+            server = rig.server()
+            await server.step()
+            for seconds in (60, -1, 2):
+                rig.clock.now += timedelta(seconds=seconds)
+                await server.step()
+            assert await rig.ended() == [("20261130T0300Z", True)]
+            assert (tmp_path / "notes").read_text() == "0\n"
+
+    run(main)
+
+
 def test_server_waits_for_the_scheduler_and_then_continues(
     cluster: SchedulerClusterCombo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,11 +298,23 @@ def test_server_waits_for_the_scheduler_and_then_continues(
     run(main)
 
 
+def test_flag_and_variable_contain_a_table_as_json() -> None:
+    text = '{"name": "nightly", "cron": "0 3 * * *", "call": "jobs:nightly"}'
+    given = Sources({"scheduler_address": "tcp://h:1", "schedule": [text]})
+    of_variable = Sources({"scheduler_address": "tcp://h:1"}, {"SCALER_HTTP_SCHEDULE": text})
+    for sources in (given, of_variable):
+        assert [each.name for each in schedules_of(resolve(HttpConfig, sources))] == ["nightly"]
+    with pytest.raises(ConfigError, match="--schedule"):
+        resolve(HttpConfig, Sources({"scheduler_address": "tcp://h:1", "schedule": ["nightly"]}))
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
         ({"name": "a b"}, "must be up to 64 letters"),
-        ({"cron": "0 25 * * *"}, "the hour '25' must be"),
+        ({"cron": "0 25 * * *"}, "Bad hour; write minute, hour, day of month, month, and day of week"),
+        ({"cron": "0 0 3 * * *"}, "Wrong number of fields"),
+        ({"cron": "0 0 30 2 *"}, "Bad day-of-month"),
         ({"call": "print"}, "must be module:function"),
         ({"timezone": "Mars/Base"}, "'Mars/Base' is no known time zone"),
         ({"missed": "all"}, "'run' or 'skip'"),
@@ -279,7 +329,7 @@ def test_wrong_schedule_names_the_key(wrong: dict[str, Any], reason: str) -> Non
 
 
 def test_same_name_twice_is_an_error() -> None:
-    table = {"name": "nightly", "cron": "@daily", "call": "jobs:nightly"}
+    table = {"name": "nightly", "cron": "0 0 * * *", "call": "jobs:nightly"}
     with pytest.raises(ValueError, match="two schedules have the same name"):
         HttpConfig(scheduler_address="tcp://h:1", schedule=(table, table))
 
