@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 from scaler.client.future import ScalerFuture, Unloaded, error_of
-from scaler.client.futures import FutureTable
 from scaler.client.gathering import AsCompleted, Progress
-from scaler.client.options import OptionKeywords, Options
+from scaler.client.options import OptionKeywords, Options, iterated
+from scaler.client.task_calls import TaskCalls
 from scaler.client.task_future import ChunkKeys, TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import SerializationError, UsageError
+from scaler.extensions.chunk_options import chunk_size_of, why_alone
 from scaler.extensions.graphs import chunks
 from scaler.extensions.graphs.plan import Key, Plan, is_computation, too_deep
 from scaler.extensions.graphs.program import ChunkFunction
+from scaler.grammar import counted
 from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 from scaler.serialization.arguments import ByReference, same
 from scaler.serialization.exception_graph import copy_of
@@ -37,10 +40,6 @@ def _no_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-Templates = Callable[[Callable[..., Any], bool, Options | None], TaskTemplate]
-"""Returns the template for a function, whether its value is wanted here, and options of the node."""
 
 
 def nodes_with_options(
@@ -68,24 +67,40 @@ def nodes_with_options(
 class GraphRun:
     def __init__(
         self,
+        client: TaskCalls,
         graph: Mapping[Any, Any],
-        keys: Iterable[Any],
-        table: FutureTable,
-        templates: Templates,
-        own: Mapping[Key, Options],
-        chunk_size: int | None,
+        keys: Sequence[Any],
+        node_options: Mapping[Any, OptionKeywords] | None = None,
+        chunk_size: int | None = None,
+        block: bool = True,
+        **options: Unpack[OptionKeywords],
     ) -> None:
-        """own: options by node. chunk_size: None: by measurement. Raises UsageError."""
-        self._table = table
-        self._templates = templates
-        self._own = own
+        """The arguments of `Client.get`. Raises UsageError."""
+        client._check_open()
+        self._client, self._table, self._parent = client, client._futures, client._parent()
+        carried = client._options_of(options, "get")
+        common: OptionKeywords = {**client._given, **options}
+        checked = partial(client._options_of, verb="get")
+        self._own = nodes_with_options(graph, node_options or {}, common, checked)
+        if not isinstance(keys, str | bytes):  # refused with an alternative
+            keys = list(iterated("keys", keys))
+        self._number = client._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False).number
+        self._options = carried
+        why = why_alone(carried, client._serializer)
+        if not why:
+            others = "expected_seconds", "profiling"
+            alone = {"block=False": not block, **{name: getattr(carried, name) for name in others}}
+            why = next((name for name, applies in alone.items() if applies), "")
+        size = chunk_size_of(chunk_size, why)
+        if chunk_size is None and client._is_in_process:
+            size = 1  # so that a debugger finds one node after the other
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
         self._tasks: list[TaskFuture] = []
         self._sizes: dict[ScalerFuture, int] = {}
         self.futures: dict[Key, TaskFuture] = {}
         try:
             with _no_collections():
-                self._run(Plan(graph, keys), chunk_size)
+                self._run(Plan(graph, keys), size)
         except BaseException:
             self.cancel()
             raise
@@ -116,6 +131,11 @@ class GraphRun:
         for task in self._tasks:
             task.cancel()
 
+    def _template(self, fn: Callable[..., Any], deliver: bool, node: Options | None = None) -> TaskTemplate:
+        """deliver: whether the value is wanted here. node: options of the node."""
+        options = (node or self._options)._replace(deliver=deliver, call=self._number)
+        return self._client._templates.template(fn, options, self._parent)
+
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
         """Make all tasks except samples before submitting the first, so that inner values never need to be embedded."""
         wanted = set(plan.wanted.values())
@@ -136,7 +156,7 @@ class GraphRun:
             future = found[target]
             if target in plan.values:
                 value = plan.values[target]
-                template = self._templates(same, True, None)
+                template = self._template(same, True)
                 if isinstance(value, TaskFuture):
                     future = value
                 elif isinstance(value, ObjectReference):
@@ -159,14 +179,14 @@ class GraphRun:
         own = self._own.get(key)
         template = self._known.get((id(function), deliver)) if own is None else None
         if template is None:
-            template = self._templates(function, deliver, own)
+            template = self._template(function, deliver, own)
             if own is None:
                 self._known[id(function), deliver] = template
         task = found[key] = self._table.prepare(template, tuple(filled), {}, node=(key,))
         self._tasks.append(task)
 
     def _make_chunk(self, chunk: chunks.NodeChunk, function: ChunkFunction, found: dict[Key, Any]) -> None:
-        template = self._templates(function, False, None)
+        template = self._template(function, False)
         task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
         template.has_chunks = True
         task.calls = len(chunk.keys)
@@ -177,10 +197,10 @@ class GraphRun:
     def _function_of(self, cut: chunks.GraphCut) -> ChunkFunction:
         try:
             function = ChunkFunction(cut.functions)
-            self._templates(function, False, None)
+            self._template(function, False)
         except SerializationError:
             for each in cut.functions:
-                self._templates(each, False, None)
+                self._template(each, False)
             raise
         return function
 
@@ -233,7 +253,7 @@ class GraphRun:
             task.uploads = (*task.uploads, put._upload)
 
     def _dumped(self, value: Any, what: str) -> Parts:
-        return dump_value(value, self._templates(same, True, None).serializer, what)
+        return dump_value(value, self._template(same, True).serializer, what)
 
     def _put(self, parts: Sequence[Buffer], name: str) -> ObjectReference:
         return ObjectReference(self._table, self._table.upload([*parts]), name, size_of(parts))
