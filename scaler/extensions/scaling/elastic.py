@@ -43,16 +43,9 @@ ORPHANS_SECONDS = 5.0
 class Elastic(Scaling):
     """Scaling by a policy. `Scaling` documents the methods."""
 
-    managers: dict[str, ManagerUnits]
-    _state: ClusterState
-    _placement: Placement
-    _outbox: Outbox
-    _late: LateWorkers
-    spending: Spending
-
     def __init__(self, allocation: Allocation | None = None) -> None:
         self.prefers_least_capable = allocation is not None and allocation.prefer_least_capable
-        self.managers = {}
+        self.managers: dict[str, ManagerUnits] = {}
         self.demand = DemandMeter()
         self._planned_at = self._began_at = 0.0
         self._view: ClusterView | None = None
@@ -66,7 +59,7 @@ class Elastic(Scaling):
     def bound(self, state: ClusterState, placement: Placement, outbox: Outbox) -> None:
         self._state, self._placement, self._outbox = state, placement, outbox
         self._planned_at = self._began_at = state.now
-        self.spending = outbox.rooms.spending or Spending()
+        self.spending: Spending = outbox.rooms.spending or Spending()
         self._late = LateWorkers(state, placement, self.spending)
         self.limited = self._late.until.keys()
 
@@ -155,7 +148,12 @@ class Elastic(Scaling):
         for text in self.spending.charge(self.managers.values(), now):
             self._state.changes.add(Incident, "spend_limit", "spend_limit", text, {})
         if self._asked_at is not None:
-            self._report_slow_policy(now - self._asked_at)
+            seconds = now - self._asked_at
+            if seconds >= SLOW_POLICY_SECONDS and now - self._reported_at >= REPORT_AGAIN_SECONDS:
+                self._reported_at = now
+                last = "its last valid answer remains in effect"
+                text = f"the scaling policy has not answered for {seconds:.1f} s; {last}"
+                self._state.changes.add(Incident, "policy", "scaling policy", text, {})
             self._apply()
             return
         self._drain_orphans(now)
@@ -186,12 +184,6 @@ class Elastic(Scaling):
             if is_idle and seconds and now - max(away_since, worker.progress.at) >= seconds:
                 text = f"its worker manager {manager_id} is out of contact, and it has had no work for {seconds:g} s"
                 self._placement.drain(worker, text)
-
-    def _report_slow_policy(self, seconds: float) -> None:
-        if seconds >= SLOW_POLICY_SECONDS and self._planned_at - self._reported_at >= REPORT_AGAIN_SECONDS:
-            self._reported_at = self._planned_at
-            text = f"the scaling policy has not answered for {seconds:.1f} s; its last valid answer remains in effect"
-            self._state.changes.add(Incident, "policy", "scaling policy", text, {})
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
         self._asked_at = None

@@ -249,18 +249,14 @@ class ManagerUnits(ManagerRecord):
             queue_seconds=self.queue_seconds,
             dispatch_seconds=self.dispatch_seconds,
             trouble=self.trouble,
-            tasks=sum(worker.busy + _ended_since_heartbeat(worker) for worker in charged),
+            # The paid time in a heartbeat does not include tasks that left the worker since then.
+            tasks=sum(each.busy + max(0, each.sent - len(each.tasks) - each.reports.ended) for each in charged),
             tasks_begun=sum(each.paid_tasks for worker in charged if (each := worker.reports.heartbeat) is not None),
         )
 
 
 def _averaged(average: float | None, seconds: float) -> float:
     return seconds if average is None else average + STARTUP_WEIGHT * (seconds - average)
-
-
-def _ended_since_heartbeat(worker: Worker) -> int:
-    """Return the number of tasks that left a worker since its last heartbeat, whose paid time it does not include."""
-    return max(0, worker.sent - len(worker.tasks) - worker.reports.ended)
 
 
 class Spending:
