@@ -20,7 +20,7 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
-from scaler.extensions.resources.rows import LimitRow
+from scaler.extensions.resources import LimitRow
 from scaler.extensions.sharing.rows import ShareRow
 from scaler.monitor.messages import (
     Explain,

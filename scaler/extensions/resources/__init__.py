@@ -2,18 +2,19 @@
 
 placement of the core -> core.py: reservations -> stocks.py: amounts per worker
                          cluster_limits.py: limits -> the table `limits`
-memory of processors -> memory.py -> limits.py: processors to kill -> agent.py
+memory of processors -> memory.py -> limits.py: processors to kill
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from scaler.capabilities import amounts, parse_names
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Check, taken_by
+from scaler.monitor.columns import Column
 from scaler.plugins import Extension, FoundTable
 
 
@@ -31,16 +32,26 @@ class LimitSettings(SettingsModel):
     limits names the amounts that it uses."""
 
 
+class LimitRow(NamedTuple):
+    """A limit of the cluster, and its use."""
+
+    limit: Annotated[str, Column("Limit")] = ""
+    used: Annotated[float, Column("Used")] = 0.0
+    total: Annotated[float, Column("Total")] = 0.0
+    ready: Annotated[int, Column("Ready", "count", help="Tasks that wait for the limit or for a slot")] = 0
+    used_by: Annotated[str, Column("Used by", help="Number of tasks by function")] = ""
+
+
 EXTENSION = Extension(
     "resources",
     settings="scaler.extensions.resources:LimitSettings",
     scheduler="scaler.extensions.resources.core:Counted",
-    agent="scaler.extensions.resources.agent:limit_memory",
+    agent="scaler.extensions.resources.memory:limit_memory",
     found=(
         FoundTable(
             "limits",
             "Limits of the cluster",
-            "scaler.extensions.resources.rows:LimitRow",
+            "scaler.extensions.resources:LimitRow",
             most=2_000,
             parameter=("search", "Text to search for in the name."),
             page="clients",

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.extensions.resources import LimitSettings
-from scaler.extensions.resources.rows import LimitRow
+from scaler.extensions.resources import LimitRow, LimitSettings
 from scaler.extensions.resources.stocks import LimitStock
 from scaler.grammar import called, counted, listed
 from scaler.needs import LIMIT, UNITS_PER_ONE, Needs

@@ -1,4 +1,4 @@
-"""Measures the memory of processors and their descendants, for limits."""
+"""Measures the memory of processors and their descendants, and limits it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from scaler.extensions.resources.limits import ContainerMemory, MemoryLimits
-from scaler.host import MemoryCgroup, cgroups, numbers_in
+from scaler.host import MemoryCgroup, cgroups, memory_cgroup, numbers_in
+from scaler.worker.agent import events as e
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.shell import Agent
+from scaler.worker.agent.state import ProcessorState
 
 LOAD_SHARE = 0.05
 """Maximum share of one CPU spent on measuring."""
@@ -19,6 +23,27 @@ MAX_READINGS = 3
 READ_KILLS_SECONDS = 2.0
 _STATUS_FIELDS = (b"RssAnon:", b"VmSwap:")
 _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
+
+
+def limit_memory(agent: Agent) -> None:
+    pool = agent.executor
+    if not isinstance(pool, ProcessorPool):
+        return
+    limits = MemoryLimits.of(agent.config)
+
+    def report(usage: Mapping[int, int], container: ContainerMemory | None) -> None:
+        if agent.ended.done():
+            return
+        states = {number: processor.state for number, processor in pool.processors.items()}
+        ending = ProcessorState.ENDING
+        alive = {number: used for number, used in usage.items() if states.get(number, ending) is not ending}
+        agent.take([e.MemoryExceeded(limits.excesses(alive, container))])
+
+    loop = asyncio.get_running_loop()
+    kills = KernelKills(loop)
+    watch = MemoryWatch(loop, limits, None if agent.config.memory_limit_bytes else memory_cgroup(), agent.pids, report)
+    agent.why_killed.append(kills.evidence)
+    agent.on_close += [watch.close, kills.close]
 
 
 class MemoryWatch:

@@ -10,9 +10,8 @@ import pytest
 from scaler.config.load import model_of
 from scaler.errors import ConfigError
 from scaler.extensions.explain.core import explain
-from scaler.extensions.resources import LimitSettings
+from scaler.extensions.resources import LimitRow, LimitSettings
 from scaler.extensions.resources.core import RESERVE_AFTER_SECONDS, Counted
-from scaler.extensions.resources.rows import LimitRow
 from scaler.net.connection import Identity
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted

@@ -16,7 +16,7 @@ from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
 from scaler.extensions.audit.rows import AuditRow
 from scaler.extensions.logs.rows import LogRow
-from scaler.extensions.resources.rows import LimitRow
+from scaler.extensions.resources import LimitRow
 from scaler.extensions.sharing.rows import ShareRow
 from scaler.ids import task_id_of
 from scaler.monitor.cluster_rows import DecisionRow, FailureRow, IncidentRow, TaskRow
