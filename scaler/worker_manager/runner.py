@@ -110,7 +110,11 @@ class Runner:
                 if self._in_contact and not is_ready:
                     ready()
                     is_ready = True
-                self._check_patience()
+                if not self._in_contact and time.monotonic() - self._lost_at >= self.patience_seconds:
+                    raise UnreachableError(
+                        f"no scheduler answered at {self._config.scheduler_address} for {self.patience_seconds:g} s "
+                        f"(death_timeout_seconds): {self._connector.last_error}"
+                    )
                 await self._rest(again)
                 await asyncio.sleep(ROUND_GAP_SECONDS)
         finally:
@@ -125,13 +129,6 @@ class Runner:
     def _end_soon(self) -> None:
         self._ending.set()
         self._wake.set()
-
-    def _check_patience(self) -> None:
-        if not self._in_contact and time.monotonic() - self._lost_at >= self.patience_seconds:
-            raise UnreachableError(
-                f"no scheduler answered at {self._config.scheduler_address} for {self.patience_seconds:g} s "
-                f"(death_timeout_seconds): {self._connector.last_error}"
-            )
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:

@@ -174,9 +174,11 @@ class KubernetesBackend(PolledBackend):
         if self._since.get(name, ("", 0.0))[0] != stage:
             self._since[name] = stage, now
         seconds = now - self._since[name][1]
-        if found.state is UnitState.STOPPING and seconds > pods.grace_seconds(pod) + LOST_SECONDS:
+        grace_seconds = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+        if found.state is UnitState.STOPPING and seconds > grace_seconds + LOST_SECONDS:
             state = UnitState.STOPPED if self._is_stopped(name) else UnitState.FAILED
-            return replace(found, state=state, reason=pods.node_text(pod))
+            node = (pod.get("spec") or {}).get("nodeName", "")
+            return replace(found, state=state, reason=f"NodeLost: the node {node} does not answer")
         if found.is_blocked and seconds > BLOCKED_SECONDS:
             return replace(found, state=UnitState.FAILED)
         if silent and seconds > SILENT_SECONDS:

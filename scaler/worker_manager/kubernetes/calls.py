@@ -75,20 +75,15 @@ class PodsApi:
 
     def update(self) -> list[Fields]:
         """Bring `pods` up to date. Return the pods that were deleted since the last call, in their last known state."""
-        found = {name_of(pod): pod for pod in self._list()}
+        found: dict[str, Fields] = {}
+        query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
+        while query.get("continue", "first"):
+            page = self.call("list", "pods", query=query)
+            found |= {name_of(pod): pod for pod in page["items"]}
+            query["continue"] = page["metadata"].get("continue")
         deleted = [pod for name, pod in self.pods.items() if name not in found]
         self.pods = found
         return deleted
-
-    def _list(self) -> list[Fields]:
-        pods: list[Fields] = []
-        query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
-        while True:
-            page = self.call("list", "pods", query=query)
-            pods += page["items"]
-            if not (following := page["metadata"].get("continue")):
-                return pods
-            query["continue"] = following
 
     def warnings(self) -> dict[str, str]:
         query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": PAGE_OBJECTS}

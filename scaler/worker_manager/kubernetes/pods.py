@@ -162,14 +162,6 @@ def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_
     return SeenPod(state, max(0.0, age), reason, remaining, is_blocked=is_blocked)
 
 
-def grace_seconds(pod: Mapping[str, Any]) -> float:
-    return float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
-
-
-def node_text(pod: Mapping[str, Any]) -> str:
-    return f"NodeLost: the node {(pod.get('spec') or {}).get('nodeName', '')} does not answer"
-
-
 def _state(metadata: Fields, status: Fields, *, is_stopped: bool, is_deleted: bool) -> UnitState:
     terminated = _container_state(status).get("terminated")
     is_lost = status.get("reason") == "NodeLost"
@@ -198,21 +190,14 @@ def _reason(status: Fields, state: UnitState, waiting: Fields, *, is_gone: bool)
     if disruption:
         parts.append(_said(disruption.get("reason"), disruption.get("message")))
     if terminated := _container_state(status).get("terminated"):
-        parts += _exit_parts(terminated)
+        own = terminated.get("reason")
+        lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
+        parts += [own] if own not in (None, "Error", "Completed") else []
+        parts += [exit_text(terminated.get("exitCode", 0)), *map(short, lines[-1:])]
     for each in status.get("initContainerStatuses") or ():
         if code := ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
             parts.append(f"the init container {each.get('name')} failed: {exit_text(code)}")
     return "; ".join(parts) or ("deleted, but not by this manager" if is_gone else "failed without a reason")
-
-
-def _exit_parts(terminated: Fields) -> list[str]:
-    own = terminated.get("reason")
-    lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
-    return [
-        *([own] if own not in (None, "Error", "Completed") else []),
-        exit_text(terminated.get("exitCode", 0)),
-        *map(short, lines[-1:]),
-    ]
 
 
 def _container_state(status: Fields) -> Fields:

@@ -115,11 +115,20 @@ class SoamSession:
         except soamapi.SoamException as error:
             raise ExecutorError(f"cannot connect to Symphony's application {application!r}: {error}") from error
         attributes = soamapi.SessionCreationAttributes()
+        respond, lose = self._on_response, self._lose
+
+        class Callback(soamapi.SessionCallback):  # type: ignore[misc]
+            def on_response(self, handle: Any) -> None:
+                respond(handle)
+
+            def on_exception(self, exception: Any) -> None:
+                lose(exception)
+
         try:
             attributes.set_session_type(SESSION_TYPE)
             attributes.set_session_name(config.session_name or config.worker_manager_id)
             attributes.set_session_flags(soamapi.SessionFlags.PARTIAL_ASYNC)
-            attributes.set_session_callback(_callback(soamapi, self._on_response, self._lose))
+            attributes.set_session_callback(Callback())
             if config.session_priority is not None:
                 attributes.set_session_priority(config.session_priority)
             self._session = self._connection.create_session(attributes)
@@ -270,17 +279,6 @@ class SoamSession:
         _log.warning("Symphony's session was lost: %s tasks=%d", text, len(keys))
         for key in keys:
             self._report(CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
-
-
-def _callback(soamapi: Any, respond: Callable[[Any], None], lose: Callable[[object], None]) -> Any:
-    class Callback(soamapi.SessionCallback):  # type: ignore[misc]
-        def on_response(self, handle: Any) -> None:
-            respond(handle)
-
-        def on_exception(self, exception: Any) -> None:
-            lose(exception)
-
-    return Callback()
 
 
 EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
