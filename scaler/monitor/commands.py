@@ -143,7 +143,9 @@ def _of_task(
     environment: Environment,
 ) -> int:
     """Run a command about a task. Without a task, print a table."""
-    task, rest = _split_task(arguments)
+    task, rest = split_subject(arguments)
+    if (not rest or rest[0].startswith("-")) and any(cluster.name == task for cluster in running()):
+        task, rest = "", arguments  # the only argument names a running cluster
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table, program, arguments, environment)
     config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
@@ -152,16 +154,6 @@ def _of_task(
         await show_task(connection, await _task_of(connection, task))
 
     return ask(config, work)
-
-
-def _split_task(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the task, or an empty text, and the other arguments. A single argument that names a running cluster is not
-    a task."""
-    task, rest = split_subject(arguments)
-    is_alone = not rest or rest[0].startswith("-")
-    if is_alone and any(cluster.name == task for cluster in running()):
-        return "", arguments
-    return task, rest
 
 
 def split_subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:

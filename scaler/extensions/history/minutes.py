@@ -15,8 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from scaler.monitor.history_rows import EventRow, FunctionTimesRow, PointRow
-from scaler.monitor.reports.quantiles import quantiles
-from scaler.monitor.reports.status import by_name
+from scaler.monitor.reports.status import by_name, quantiles
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Function, Timing
 from scaler.texts import pattern

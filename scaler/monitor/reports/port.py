@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import assert_never
 
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
@@ -64,10 +63,8 @@ class Monitors:
         self._events.add(changes, time.time())
 
     def ask(self, client: ClientRecord, question: m.Inquiry) -> None:
-        self._answers.add(Asker(client, self._frame.listener, partial(self._is_here, client)), question)
-
-    def _is_here(self, client: ClientRecord) -> bool:
-        return self._frame.state.clients.get(client.id) is client
+        clients = self._frame.state.clients
+        self._answers.add(Asker(client, self._frame.listener, lambda: clients.get(client.id) is client), question)
 
     def close(self) -> None:
         self._timer.cancel()

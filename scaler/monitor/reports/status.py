@@ -9,28 +9,16 @@ control message: first degraded and failing workers, then rows with most tasks. 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import nlargest, nsmallest
-from itertools import chain, islice
-from typing import Any
+from itertools import accumulate, chain, islice
+from typing import Any, NamedTuple
 
-from scaler.monitor.cluster_rows import (
-    WORKER_COLUMNS,
-    ClientRow,
-    FunctionRow,
-    ManagerRow,
-    ProcessorRow,
-    SchedulerRow,
-    StorageRow,
-    TaskCounts,
-    Totals,
-    WaitingRow,
-    WorkerRow,
-)
-from scaler.monitor.reports.quantiles import spread
+from scaler.monitor import cluster_rows as rows
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
@@ -70,8 +58,8 @@ class ServerStatus:
 
     at: float
     incarnation: int
-    scheduler: SchedulerRow
-    storage: StorageRow
+    scheduler: rows.SchedulerRow
+    storage: rows.StorageRow
     sent: Mapping[str, int]
     received: Mapping[str, int]
     figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
@@ -129,11 +117,15 @@ def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) 
     waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
     outlook_of = cache(partial(_outlook, state))
     return {
-        "workers": table(WORKER_COLUMNS, (_worker(state, worker, added, sees) for worker in workers), WORKERS_BYTES),
-        "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(ManagerRow._fields, (_manager(each, added) for each in managers), ROWS_BYTES),
-        "functions": table(FunctionRow._fields, (census.function(each, added) for each in functions), ROWS_BYTES),
-        "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
+        "workers": table(
+            rows.WORKER_COLUMNS, (_worker(state, worker, added, sees) for worker in workers), WORKERS_BYTES
+        ),
+        "clients": table(rows.ClientRow._fields, map(census.client, clients), ROWS_BYTES),
+        "managers": table(rows.ManagerRow._fields, (_manager(each, added) for each in managers), ROWS_BYTES),
+        "functions": table(rows.FunctionRow._fields, (census.function(each, added) for each in functions), ROWS_BYTES),
+        "waiting": table(
+            rows.WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES
+        ),
     }
 
 
@@ -181,7 +173,7 @@ class _Census:
                 if group.live > group.assigned:
                     self.queued[group.spec.name[:MAX_TEXT], group.function.needs, group.spec.priority].append(group)
         self.functions = by_name(record for record in chain(records, state.functions.values()) if sees(record.key))
-        self.tasks = TaskCounts(
+        self.tasks = rows.TaskCounts(
             waiting=state.counts.waiting + max(0, state.counts.more - more_ready - more_assigned),
             ready=state.ready.count + more_ready,
             assigned=sum(worker.busy for worker in workers) + more_assigned,
@@ -189,11 +181,7 @@ class _Census:
             suspended=suspended.total(),
             ended={state_name(code): count for code, count in state.counts.ended.items()},
         )
-        self.totals = self._totals(state)
-
-    def _totals(self, state: ClusterState) -> Totals:
-        workers = state.workers.values()
-        return Totals(
+        self.totals = rows.Totals(
             workers=len(workers),
             slots=sum(worker.slots for worker in workers),
             draining=sum(worker.draining for worker in workers),
@@ -206,18 +194,18 @@ class _Census:
             processors_replaced=state.counts.processors_replaced,
         )
 
-    def client(self, client: ClientRecord) -> ClientRow:
+    def client(self, client: ClientRecord) -> rows.ClientRow:
         live = self._live_of[client]
-        return ClientRow(
+        return rows.ClientRow(
             id=client.id.hex(),
             name=client.name[:MAX_TEXT],
             tasks=live,
             **self._counts(live, client.submitted, client, client),
         )
 
-    def function(self, function: Function, added: Additions) -> FunctionRow:
+    def function(self, function: Function, added: Additions) -> rows.FunctionRow:
         counts = self._counts(self.live[function.name], function.submitted + function.more, function, function.name)
-        return FunctionRow(
+        return rows.FunctionRow(
             name=function.name[:MAX_TEXT],
             seconds_total=function.wall_us / 1e6,
             untimed=function.untimed,
@@ -239,8 +227,8 @@ class _Census:
         }
 
 
-def _worker(state: ClusterState, worker: Worker, added: Additions, sees: Sees) -> WorkerRow:
-    row = WorkerRow(
+def _worker(state: ClusterState, worker: Worker, added: Additions, sees: Sees) -> rows.WorkerRow:
+    row = rows.WorkerRow(
         id=worker.id.hex(),
         name=worker.name,
         host=worker.host,
@@ -278,7 +266,9 @@ def _worker(state: ClusterState, worker: Worker, added: Additions, sees: Sees) -
     )
 
 
-def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat, sees: Sees) -> Iterator[ProcessorRow]:
+def _processors(
+    state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat, sees: Sees
+) -> Iterator[rows.ProcessorRow]:
     now = state.own_time(state.now)
     age = now - worker.reports.at
     listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
@@ -290,7 +280,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
         if task is None and processor.initialized and not processor.suspended:
             task, seconds = next(since, None), min(age, now - worker.progress.at)
         is_seen = task is not None and sees(task.group.client.account.key)
-        yield ProcessorRow(
+        yield rows.ProcessorRow(
             pid=processor.pid,
             running=task.id.hex() if task is not None and is_seen else "",
             function="" if task is None else task.group.spec.name[:MAX_TEXT] if is_seen else OTHERS,
@@ -309,11 +299,13 @@ def _outlook(state: ClusterState, needs: Needs) -> str:
     return f"{'no slot is free; ' if are_busy else ''}{state.rooms.explainer.outlook(needs)}"
 
 
-def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]) -> WaitingRow:
+def _waiting(
+    state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]
+) -> rows.WaitingRow:
     name, needs, priority = kind
     reason, oldest = _why_oldest(state, outlook_of, groups)
     since = min(map(Group.oldest, groups))[0]
-    return WaitingRow(
+    return rows.WaitingRow(
         id=f"{name} {needs} {priority}",
         function=name,
         capabilities=str(needs)[:MAX_TEXT],
@@ -361,9 +353,9 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _manager(manager: ManagerRecord, added: Additions) -> ManagerRow:
+def _manager(manager: ManagerRecord, added: Additions) -> rows.ManagerRow:
     details = manager.details
-    return ManagerRow(
+    return rows.ManagerRow(
         id=manager.name[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
         unit_slots=details.unit_slots,
@@ -371,3 +363,43 @@ def _manager(manager: ManagerRecord, added: Additions) -> ManagerRow:
         unit_price=details.unit_price,
         **added.columns["managers"].get(manager.name, {}),
     )
+
+
+# -- quantiles of measured task durations
+
+
+class Spread(NamedTuple):
+    p50_seconds: float = 0.0
+    p95_seconds: float = 0.0
+    max_seconds: float = 0.0
+
+
+def spread(timings: Collection[Timing]) -> Spread:
+    """Return the median, 95th percentile, and maximum. The first two are weighted towards recent tasks.
+
+    Durations within a bucket are assumed uniform around their mean: nearly exact for similar tasks, and always within a
+    factor of 2.
+    """
+    longest = max((timing.longest_us for timing in timings), default=0) / 1e6
+    p50, p95 = quantiles([(timing.counts, timing.sums_us) for timing in timings], (0.5, 0.95))
+    return Spread(min(longest, p50), min(longest, p95), longest)
+
+
+def quantiles(histograms: Sequence[tuple[Sequence[float], Sequence[float]]], shares: Sequence[float]) -> list[float]:
+    """Return quantiles of the combined histograms (see `Timing`) in seconds; zeros if empty."""
+    totals = list(accumulate(map(sum, zip(*(counts for counts, _ in histograms), strict=True))))
+    sums_us = list(map(sum, zip(*(sums for _, sums in histograms), strict=True)))
+    if not totals or totals[-1] <= 0:
+        return [0.0] * len(shares)
+
+    def quantile(share: float) -> float:
+        wanted = share * totals[-1]
+        digits = bisect_left(totals, wanted)
+        below = totals[digits - 1] if digits else 0.0
+        count = totals[digits] - below
+        least_us, most_us = (1 << digits) >> 1, (1 << digits) - 1
+        mean_us = min(most_us, max(least_us, sums_us[digits] / count))
+        around_us = min(mean_us - least_us, most_us - mean_us) * max(0.0, 1 - 1 / count)  # one task is its own mean
+        return (mean_us + around_us * (2 * (wanted - below) / count - 1)) / 1e6
+
+    return [quantile(share) for share in shares]

@@ -23,7 +23,6 @@ from scaler.grammar import counted
 from scaler.monitor.cluster_rows import Status, TaskRow, WaitingRow, WorkerRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.help import HELP
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, Sorting, data_lines, matching, sort, table, table_of, units_lines
 from scaler.plugins import FoundTable
@@ -435,6 +434,6 @@ SCREENS: Mapping[str, Callable[[TopApp], ModalScreen[None]]] = {
     "b": partial(TextScreen, lines=data_lines),
     "u": partial(TextScreen, lines=units_lines),
     **{key: partial(AskedScreen, asked=found) for key, found in panels.ASKED.items()},
-    "question_mark": partial(TextScreen, lines=lambda _status, _width: HELP.splitlines()),
+    "question_mark": partial(TextScreen, lines=lambda _status, _width: panels.HELP.splitlines()),
 }
 """Screens by their keys."""

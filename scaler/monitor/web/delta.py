@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from math import inf, nextafter
 from typing import Literal
 
-from scaler.monitor.cluster_rows import ConnectionRow, TaskRow
+from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.model import FINE_SECONDS, Model
 from scaler.monitor.rows import KEYS, View, view
 from scaler.monitor.tables import task_view
@@ -81,8 +81,9 @@ class DeltaEncoder:
         if not new:
             return {}
         found = self._model.tasks(limit=min(new, MAX_TASKS_READ))
-        chosen = _failures_first(found, MAX_TASKS_SENT)
-        return {"tasks": {"rows": [task_view(task) for task in reversed(chosen)], "left_out": new - len(chosen)}}
+        chosen = sorted(range(len(found)), key=lambda index: not found[index].failed)[:MAX_TASKS_SENT]
+        rows = [task_view(found[index]) for index in sorted(chosen, reverse=True)]
+        return {"tasks": {"rows": rows, "left_out": new - len(rows)}}
 
 
 def _keyed(model: Model, name: str) -> dict[str, View]:
@@ -102,8 +103,3 @@ def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) ->
             changed.append({key: name, **differing})
     gone = [name for name in before if name not in after]
     return {"changed": changed, "gone": gone} if changed or gone else {}
-
-
-def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
-    chosen = sorted(range(len(tasks)), key=lambda index: not tasks[index].failed)[:limit]
-    return [tasks[index] for index in sorted(chosen)]

@@ -68,7 +68,8 @@ class Login(Admission):
         link = request.query_params.get("token") if path == "/" else None
         if request.method == "POST" or link is not None:
             return self._log_in(request, await _token_of_form(request) if link is None else link)
-        if self._has_session(request):
+        expires, _, signature = request.cookies.get(_cookie_of(request), "").partition("-")
+        if is_same(signature, self._signature(expires)) and int(expires) > time.time():
             return None
         if (bearer := bearer_of(request)) is not None:
             return None if self._is_right(request, bearer) else refusal(401, _WRONG, BEARER)
@@ -88,10 +89,6 @@ class Login(Admission):
         name = _cookie_of(request)
         answer.set_cookie(name, session, SESSION_SECONDS, httponly=True, samesite="strict", secure=is_secure)
         return answer
-
-    def _has_session(self, request: Request) -> bool:
-        expires, _, signature = request.cookies.get(_cookie_of(request), "").partition("-")
-        return is_same(signature, self._signature(expires)) and int(expires) > time.time()
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()

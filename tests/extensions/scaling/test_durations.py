@@ -7,7 +7,7 @@ import random
 import pytest
 
 from scaler.extensions.scaling.demand import TaskTimes, forecast, remaining_seconds
-from scaler.monitor.reports.quantiles import spread
+from scaler.monitor.reports.status import spread
 from scaler.scheduler.core.state import MOST_WEIGHT, Timing
 
 

@@ -12,7 +12,7 @@ import pytest
 from scaler.monitor.cluster_rows import FunctionRow
 from scaler.monitor.model import Model
 from scaler.monitor.progress import MIN_ENDED, STALL_SECONDS
-from scaler.monitor.reports.quantiles import spread
+from scaler.monitor.reports.status import spread
 from scaler.scheduler.core.state import Timing
 
 Finish = tuple[float, float]
