@@ -173,9 +173,9 @@ class ClientKey:
         return known if known and known.future is future else self._add(identifier, asked.function, future)
 
     async def run(self, job: JobRequest) -> HttpCall:
-        client, given = await self._connected(""), (job.name, job.script.encode(), job.args)
-        stream = await client.ask(Client.stream, run_script, *given, name=job.name, **job.options)
-        return self._add(stream.future.task_id.hex(), job.name, stream.future, AsyncStream(lambda: stream))
+        client, script = await self._connected(""), job.script.encode()
+        stream = client.stream(run_script, job.name, script, job.args, name=job.name, **job.options)
+        return self._add(stream.future.task_id.hex(), job.name, stream.future, stream)
 
     async def find(self, identifier: str) -> HttpCall | None:
         """Return a call of this key, including calls that earlier servers made in a durable session."""
