@@ -29,6 +29,7 @@ _CALLERS = (
     "future",
     "graphs.run",
     "maps.results",
+    "streams.client",
     "job",
     "calling",
     "main",

@@ -5,6 +5,7 @@ client.py: context, span of the call -> calling.py: span of the run; core.py: ti
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -19,6 +20,15 @@ def require_library(what: str) -> None:
     """Raise UsageError if the packages of the extra are missing."""
     for library in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         require(library, what, f"'{DISTRIBUTION}[otel]'")
+
+
+def load(module: str, what: str) -> Any:
+    """Return a module that imports the packages, which takes 20 MB. Raises UsageError, also for invalid variables."""
+    require_library(what)
+    try:
+        return importlib.import_module(f"{__name__}.{module}")
+    except ValueError as error:  # of the packages, such as for OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=many
+        raise UsageError(f"{what} cannot start: {error}") from None
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -45,18 +55,13 @@ class TelemetrySettings(SettingsModel):
 
 
 def queue_spans(config: TelemetrySettings, _around: object) -> Any:
-    if not config.telemetry_endpoint:
-        return None
-    from scaler.extensions.telemetry.spans import QueueSpans  # noqa: PLC0415 (20 MB)
-
-    return QueueSpans(config.telemetry_endpoint)
+    endpoint = config.telemetry_endpoint
+    return load("spans", "telemetry_endpoint").QueueSpans(endpoint) if endpoint else None
 
 
 def send_metrics(metrics: Any, endpoint: str) -> Any:
     check_endpoint(endpoint)
-    from scaler.extensions.telemetry.metrics import send  # noqa: PLC0415 (20 MB)
-
-    return send(metrics, endpoint)
+    return load("metrics", "telemetry_endpoint").send(metrics, endpoint)
 
 
 EXTENSION = Extension(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from scaler.errors import UsageError
-from scaler.extensions.telemetry import require_library
+from scaler.extensions.telemetry import load
 from scaler.extensions.telemetry.context import load_context, place_of
 from scaler.worker.frames import Note
 from scaler.worker.processor.calling import finish
@@ -30,35 +30,31 @@ class TaskTracing:
 
     def __init__(self, context: ProcessorContext) -> None:
         self._context = context
-        self._is_missing = False
+        self._sending: Any = None
+        """The module that makes spans, once loaded. False: it cannot be loaded."""
         self._spans: Any = None
 
     def wrap(self, spec: LoadedSpec, loaded: Loaded) -> Loaded:
-        if self._is_missing or place_of(load_context(spec.context), b"") is None:
+        if place_of(load_context(spec.context), b"") is None:
             return loaded
-        try:
-            require_library("tracing of tasks")
-        except UsageError as error:
-            self._is_missing = True
-            _log.warning("tasks run without spans: %s", error)
-            return loaded
-        return TracedFunction(self, spec, loaded)
+        if self._sending is None:
+            try:
+                self._sending = load("sending", "tracing of tasks")
+            except UsageError as error:
+                self._sending = False
+                _log.warning("tasks run without spans: %s", error)
+        return TracedFunction(self, spec, loaded) if self._sending else loaded
 
     def run(self, name: str, text: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        from scaler.extensions.telemetry.running import start_spans, traced  # noqa: PLC0415 (20 MB)
-
         task = self._context.task_id
-        place = place_of(load_context(text), task)
-        assert place is not None, "its function was wrapped"
-        self._spans = self._spans or start_spans()  # after the task's modules, which may set a provider
-        return traced(self._spans, name, text, place, task, lambda: finish(function(*args, **kwargs)))
+        self._spans = self._sending.present_spans(self._spans)  # after the task's modules, which may set a provider
+        return self._sending.traced(self._spans, name, text, task, lambda: finish(function(*args, **kwargs)))
 
     def observe(self, futures: Any) -> None:
         """Trace the tasks that traced tasks submit."""
         if self._spans is not None and futures.observer is None:
-            from scaler.extensions.telemetry.client import NestedTracer  # noqa: PLC0415 (for tasks with clients)
-
-            futures.observer = NestedTracer(futures.ids.owner, self._spans.provider)
+            tracing = load("client", "tracing of tasks")
+            futures.observer = tracing.NestedTracer(futures.ids.owner, self._spans.provider)
 
     def end(self) -> None:
         if self._spans is not None:

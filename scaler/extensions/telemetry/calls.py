@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler.client.options import check_number
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
-from scaler.extensions.telemetry import require_library
+from scaler.extensions.telemetry import load
 
 
 @hiding_frames_of_methods()
@@ -20,11 +20,9 @@ class TraceCalls(TaskCalls):
             ratio: share of the traces that begin here. Default: the provider's sampler decides.
 
         Raises:
-            UsageError: The packages of the extra `otel` are not installed.
+            UsageError: The packages of the extra `otel` are not installed, or a variable OTEL_* is invalid.
         """
-        require_library("trace")
+        tracing = load("client", "trace")
         if ratio is not None:
             check_number("ratio", ratio, 0, 1, ": share of the traces that begin here")
-        from scaler.extensions.telemetry.client import CallTracer  # noqa: PLC0415 (10 MB)
-
-        self._futures.observer = CallTracer(self._futures.ids.owner, ratio)
+        self._futures.observer = tracing.CallTracer(self._futures.ids.owner, ratio)

@@ -18,8 +18,7 @@ from scaler.client.future import error_of
 from scaler.client.options import Options
 from scaler.client.task_future import TaskFuture
 from scaler.extensions.telemetry import context as c
-from scaler.extensions.telemetry.running import SAMPLED, record
-from scaler.extensions.telemetry.sending import Ids, TaskSpans, make_provider, users_provider
+from scaler.extensions.telemetry.sending import SAMPLED, Ids, TaskSpans, make_provider, record, users_provider
 
 MAX_LINKS = 100
 

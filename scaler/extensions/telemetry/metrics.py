@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from opentelemetry.sdk.metrics import export as m
@@ -14,10 +16,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from scaler._version import __version__
-from scaler.extensions.telemetry.sending import suppress_instrumentation
+from scaler.extensions.telemetry.sending import complaint, resource, suppress_instrumentation
+from scaler.serialization import describe
 
 SECONDS = 60.0
-"""Interval, unless OTEL_METRIC_EXPORT_INTERVAL (milliseconds) is set."""
+"""Default interval."""
 _CUMULATIVE = m.AggregationTemporality.CUMULATIVE
 _log = logging.getLogger(__name__)
 
@@ -37,24 +40,35 @@ def converted(families: Iterable[Any], resource: Resource, since_ns: int, now_ns
     return m.MetricsData([m.ResourceMetrics(resource, [scope], "")])
 
 
+def export_seconds() -> float:
+    """Return the interval that OTEL_METRIC_EXPORT_INTERVAL sets in milliseconds, or else the default."""
+    text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
+    with suppress(ValueError):
+        seconds = float(text or 1000 * SECONDS) / 1000
+        if 0 < seconds < math.inf:
+            return seconds
+    _log.warning("OTEL_METRIC_EXPORT_INTERVAL is %r, but must be milliseconds above 0: using 60000", text)
+    return SECONDS
+
+
 async def send(metrics: Any, endpoint: str) -> None:
     """Send metrics until cancelled. A failure is logged once, and loses the values collected until then."""
     from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 (100 ms)
 
     suppress_instrumentation()
-    logging.getLogger(metric_exporter.__name__).setLevel(logging.CRITICAL)  # it logs each attempt
-    exporter = metric_exporter.OTLPMetricExporter(f"{endpoint.rstrip('/')}/v1/metrics")
-    resource = Resource.create({} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "scaler"})
-    since_ns, is_failing = time.time_ns(), False
-    seconds = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 1000 * SECONDS)) / 1000
+    logging.getLogger(metric_exporter.__name__).addFilter(complaint)
+    exporter: metric_exporter.OTLPMetricExporter | None = None
+    origin, since_ns, seconds, is_failing = resource("scaler"), time.time_ns(), export_seconds(), False
     while True:
-        await metrics.refresh()
-        data = converted(metrics.collect(), resource, since_ns, time.time_ns())
         try:
-            has_failed = await asyncio.to_thread(exporter.export, data) is not m.MetricExportResult.SUCCESS
-        except Exception:  # noqa: BLE001 (such as a timeout: not all versions catch it)
-            has_failed = True
-        if has_failed and not is_failing:
-            _log.warning("the collector at %s does not accept metrics", endpoint)
-        is_failing = has_failed
+            exporter = exporter or metric_exporter.OTLPMetricExporter(f"{endpoint.rstrip('/')}/v1/metrics")
+            await metrics.refresh()
+            data = converted(metrics.collect(), origin, since_ns, time.time_ns())
+            is_sent = await asyncio.to_thread(exporter.export, data) is m.MetricExportResult.SUCCESS
+            failure = "" if is_sent else complaint.text
+        except Exception as error:  # noqa: BLE001 (must not end the sending)
+            failure = describe(error)
+        if failure and not is_failing:
+            _log.warning("metrics are lost until the collector at %s accepts them again: %s", endpoint, failure)
+        is_failing = bool(failure)
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Makes spans with given ids, and sends them to a collector. Imported only for traced tasks."""
+"""Makes spans, and sends them to a collector. Imported only for traced tasks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, Context, attach, detach, set_value
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from scaler.extensions.telemetry.context import load_context, place_of
 from scaler.serialization import describe
 
 MAX_QUEUED = 2_048
@@ -31,6 +35,8 @@ GATHER_SECONDS = 0.1
 FLUSH_SECONDS = 2.0
 MAX_SPANS_PER_SECOND = 1_000
 """Maximum per process. Beyond it, tasks have no spans, so that tracing cannot slow the cluster down."""
+MAX_STATUS_CHARACTERS = 1_000
+SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 _log = logging.getLogger(__name__)
 _system = random.SystemRandom()
 _next = threading.local()
@@ -42,11 +48,24 @@ def suppress_instrumentation() -> None:
     attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
 
 
+class LastMessage(logging.Filter):
+    """Keeps the last message of a logger, and drops all, because an exporter logs each attempt."""
+
+    text = "it did not accept them"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.text = record.getMessage()
+        return False
+
+
+complaint = LastMessage()
+
+
 def otlp(endpoint: str) -> SpanExporter:
     """Return the exporter for a base address, or, if it is empty, for the OTEL_EXPORTER_OTLP_* variables."""
     from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415 (80 ms)
 
-    logging.getLogger(trace_exporter.__name__).setLevel(logging.CRITICAL)  # it logs each attempt
+    logging.getLogger(trace_exporter.__name__).addFilter(complaint)
     return trace_exporter.OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None)
 
 
@@ -93,7 +112,7 @@ class SpanQueue(SpanProcessor):
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
                 try:
                     exporter = exporter or self._make_exporter()  # which checks the OTEL_* variables
-                    failure = "" if exporter.export(batch) is SpanExportResult.SUCCESS else "it did not accept them"
+                    failure = "" if exporter.export(batch) is SpanExportResult.SUCCESS else complaint.text
                 except Exception as error:  # noqa: BLE001 (must not end the thread)
                     failure = describe(error)
                 if failure and not self._is_failing:
@@ -121,13 +140,15 @@ def users_provider() -> Any:
     return None if isinstance(found, trace.ProxyTracerProvider) else found
 
 
+def resource(service: str, **attributes: Any) -> Resource:
+    """Describe this process. Variables such as OTEL_SERVICE_NAME take precedence."""
+    return Resource.create({"service.name": service, **attributes}).merge(OTELResourceDetector().detect())
+
+
 def make_provider(service: str, endpoint: str = "", *, is_flushed: bool = False) -> TracerProvider:
     """is_flushed: flush when the interpreter exits."""
-    attributes = {"host.name": socket.gethostname(), "process.pid": os.getpid()}
-    if "OTEL_SERVICE_NAME" not in os.environ:
-        attributes["service.name"] = service
-    resource = Resource.create(attributes)
-    provider = TracerProvider(resource=resource, shutdown_on_exit=is_flushed, id_generator=Ids())
+    process = resource(service, **{"host.name": socket.gethostname(), "process.pid": os.getpid()})
+    provider = TracerProvider(resource=process, shutdown_on_exit=is_flushed, id_generator=Ids())
     if os.environ.get("OTEL_TRACES_EXPORTER") != "none":
         provider.add_span_processor(SpanQueue(lambda: otlp(endpoint)))
     return provider
@@ -163,3 +184,49 @@ class TaskSpans:
     def end(self) -> None:
         with suppress(Exception):  # of a user's provider
             self.provider.force_flush(FLUSH_SECONDS * 1000)
+
+
+def record(span: trace.Span, error: BaseException) -> None:
+    with suppress(Exception):  # for example, the exception has no text
+        span.set_status(trace.StatusCode.ERROR, describe(error)[:MAX_STATUS_CHARACTERS])
+        span.record_exception(error)
+
+
+def present_spans(known: TaskSpans | None) -> TaskSpans:
+    """Return the spans of the present provider, which a task's module may have set."""
+    provider = users_provider()
+    if provider is None:
+        # Also for spans that tasks make. Unlike after `set_tracer_provider`, tasks may still set a provider.
+        provider = trace._TRACER_PROVIDER = make_provider("scaler-worker")  # noqa: SLF001
+    return known if known is not None and known.provider is provider else TaskSpans(provider)
+
+
+@lru_cache(64)
+def _inherited(text: str) -> tuple[Any, Context]:
+    """Return the trace state and the baggage in a task's context."""
+    lines = load_context(text)
+    span = trace.get_current_span(TraceContextTextMapPropagator().extract(lines, Context()))
+    return span.get_span_context().trace_state, W3CBaggagePropagator().extract(lines, Context())
+
+
+def traced(spans: TaskSpans, name: str, text: str, task: bytes, call: Callable[[], Any]) -> Any:
+    """Call inside a span or, beyond the rate, in the caller's context. text: the task's context."""
+    place = place_of(load_context(text), task)
+    assert place is not None, "its function was wrapped"
+    state, baggage = _inherited(text)
+    parent = trace.SpanContext(place.trace_id, place.parent_id, True, SAMPLED, state)
+    token = attach(trace.set_span_in_context(trace.NonRecordingSpan(parent), baggage))
+    span = trace.INVALID_SPAN
+    try:
+        if spans.has_room():
+            with suppress(Exception):  # raised by a user's span processor
+                span = spans.start(name, None, trace.SpanKind.CONSUMER, {"scaler.task.id": task.hex()})
+                attach(trace.set_span_in_context(span))
+        return call()
+    except Exception as error:
+        record(span, error)
+        raise
+    finally:
+        detach(token)
+        with suppress(Exception):
+            span.end()

@@ -10,8 +10,7 @@ from opentelemetry.context import Context
 from scaler.extensions.interface import Performer
 from scaler.extensions.telemetry.context import load_context, place_of
 from scaler.extensions.telemetry.core import QueuedTask
-from scaler.extensions.telemetry.running import SAMPLED
-from scaler.extensions.telemetry.sending import TaskSpans, make_provider
+from scaler.extensions.telemetry.sending import SAMPLED, TaskSpans, make_provider
 
 
 class QueueSpans(Performer):

@@ -17,13 +17,15 @@ from prometheus_client.registry import CollectorRegistry
 
 from scaler.errors import UsageError
 from scaler.extensions.telemetry import send_metrics
-from scaler.extensions.telemetry.metrics import send
+from scaler.extensions.telemetry.metrics import export_seconds, send
 from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.web.metrics import Metrics
 from tests.extensions.telemetry.collector import Collector, serve
 from tests.unit.monitor.test_web_metrics import samples_of
 from tests.unit.monitor.web_rig import PreparedMonitor, filled_model
 from tests.waiting import soon
+
+REFUSED = "Failed to export metrics batch code: 400, reason: Bad Request"
 
 
 async def send_while(metrics: Metrics, collector: Collector, count: int) -> None:
@@ -57,8 +59,43 @@ def test_refused_metrics_are_logged_once(caplog: pytest.LogCaptureFixture, monke
         collector.status = 400
         asyncio.run(send_while(prepared(), collector, 3))
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        f"the collector at {collector.address} does not accept metrics"
+        f"metrics are lost until the collector at {collector.address} accepts them again: {REFUSED}"
     ]
+
+
+@pytest.mark.parametrize("text", ["1m", "0", "-5", "nan", "inf"])
+def test_invalid_interval_is_logged_and_replaced(
+    text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", text)
+    assert export_seconds() == 60
+    assert [record.message for record in caplog.records] == [
+        f"OTEL_METRIC_EXPORT_INTERVAL is {text!r}, but must be milliseconds above 0: using 60000"
+    ]
+
+
+def test_empty_interval_is_the_default(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "")
+    assert export_seconds() == 60
+    assert not caplog.records
+
+
+def test_a_failed_reading_does_not_end_the_sending(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
+    metrics = prepared()
+    collect, failures = metrics.collect, [KeyError("row")]
+
+    def fail_first() -> object:
+        if failures:
+            raise failures.pop()
+        return collect()
+
+    monkeypatch.setattr(metrics, "collect", fail_first)
+    with serve() as collector:
+        asyncio.run(send_while(metrics, collector, 1))
+    assert ["KeyError: 'row'" in record.message for record in caplog.records] == [True]
 
 
 def test_exceptions_of_the_exporter_do_not_end_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaler.errors import UsageError
-from scaler.extensions.telemetry import TelemetrySettings, require_library
+from scaler.extensions.telemetry import TelemetrySettings, load, require_library
 from scaler.extensions.telemetry.calling import TaskTracing
 from scaler.extensions.telemetry.context import OF_TASK, PARENT, TRACE, dump_context
 from scaler.worker.processor.functions import LoadedSpec
@@ -49,6 +50,16 @@ def test_traced_tasks_run_without_spans(caplog: pytest.LogCaptureFixture) -> Non
     assert tracing.wrap(spec(CONTEXT), loaded) is loaded
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     tracing.end()
+
+
+def test_invalid_variable_of_the_packages_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(_name: str) -> None:
+        raise ValueError("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT must be a non-negative integer but got many")
+
+    monkeypatch.setattr("scaler.extensions.telemetry.require_library", lambda _: None)
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    with pytest.raises(UsageError, match="trace cannot start: OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"):
+        load("client", "trace")
 
 
 def test_contexts_of_other_extensions_need_no_packages() -> None:

@@ -13,10 +13,18 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from scaler.extensions.telemetry.sending import MAX_QUEUED, MAX_SPANS_PER_SECOND, SpanQueue, TaskSpans
+from scaler.extensions.telemetry.context import OF_TASK, PARENT, TRACE, dump_context
+from scaler.extensions.telemetry.sending import (
+    MAX_QUEUED,
+    MAX_SPANS_PER_SECOND,
+    SpanQueue,
+    TaskSpans,
+    make_provider,
+    traced,
+)
 from tests.waiting import until
 
 
@@ -123,6 +131,37 @@ def test_forked_child_sends_its_own_spans_only(provider: TracerProvider, exporte
     exporter.may_end.set()
     assert provider.force_flush()
     assert exporter.names == ["sending", "waiting"]
+
+
+class Faulty(SpanProcessor):
+    def __init__(self, method: str) -> None:
+        setattr(self, method, self.fail)
+
+    def fail(self, *_: object) -> None:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("method", ["on_start", "on_end"])
+def test_exceptions_of_a_users_span_processor_do_not_reach_the_task(provider: TracerProvider, method: str) -> None:
+    provider.add_span_processor(Faulty(method))
+    context = dump_context({TRACE: OF_TASK, PARENT: OF_TASK})
+    assert traced(TaskSpans(provider), "price", context, bytes(16), lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        traced(TaskSpans(provider), "price", context, bytes(16), lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("variables", "service"),
+    [
+        ({}, "scaler-worker"),
+        ({"OTEL_SERVICE_NAME": "shop"}, "shop"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop,team=a"}, "shop"),
+    ],
+)
+def test_variables_name_the_service(variables: dict[str, str], service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert make_provider("scaler-worker").resource.attributes["service.name"] == service
 
 
 def test_spans_per_second_are_limited(provider: TracerProvider, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
@@ -209,7 +209,7 @@ def test_exceptions_are_in_the_spans_of_call_and_run(
     found = remote_traceback(raised.value)
     assert found is not None
     assert "in divide" in found.text
-    assert not any(name in found.text for name in ("calling.py", "running.py")), "only the user's frames"
+    assert not any(name in found.text for name in ("calling.py", "sending.py")), "only the user's frames"
     (call,) = ended(made, "divide")
     assert call.status.description == "ZeroDivisionError: division by zero"
     assert [event.name for event in call.events] == ["exception"]
@@ -287,6 +287,31 @@ def test_calls_of_an_async_client_continue_the_current_trace(
 
     assert len({*asyncio.run(main())}) == 1
     ended(made, "current", 2)
+
+
+class Faulty(SpanProcessor):
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        raise RuntimeError(span, parent_context)
+
+
+def set_faulty_provider() -> bool:
+    """Return whether the program may still set a provider."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Faulty())
+    trace.set_tracer_provider(provider)
+    return trace.get_tracer_provider() is provider
+
+
+@pytest.mark.usefixtures("provider")
+def test_task_after_traced_tasks_may_set_a_provider_even_a_faulty_one(collector: Collector) -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, telemetry_endpoint=collector.address) as cluster,
+        Client(cluster.get_address()) as client,
+    ):
+        client.trace()
+        assert client.submit(divide, 1).result() == 1
+        assert client.submit(set_faulty_provider).result()
+        assert client.submit(divide, 2).result() == 0.5
 
 
 def same(_number: int) -> tuple[str, str]:
