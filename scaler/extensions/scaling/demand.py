@@ -67,7 +67,7 @@ class DemandMeter:
         """Return the demand for each function. seconds: time since the last view; 0: no earlier view."""
         alike: dict[Function, list[Group]] = {function: [] for function in state.functions.values()}
         for client in state.all_clients():
-            for group in client.groups.values():
+            for group in filter(attrgetter("live"), client.groups.values()):
                 alike.setdefault(group.function, []).append(group)
         running = _running((worker for worker in state.workers.values() if worker not in late.until), now)
         before, self._ended = self._ended, {}

@@ -202,7 +202,7 @@ class TasksArrived(NamedTuple):
 
 
 class GroupEnded(NamedTuple):
-    """A group's last live task has ended, so its counts are final."""
+    """A group has no live tasks, and its counts are final."""
 
     group: Group
 

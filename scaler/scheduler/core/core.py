@@ -376,6 +376,7 @@ class SchedulerCore:
             released = worker.results.take_released()
             for first in range(0, len(released), MAX_NUMBERS):
                 self.outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
+        self.tasks.end_idle()
         state.ready.drop_empty()
         self._publish_counted()
         state.accounts.expire(now)
@@ -448,6 +449,7 @@ class SchedulerCore:
         """Release or pin objects. Objects to persist are pinned too, so that a restarted scheduler knows them."""
         objects = self.state.objects
         if isinstance(message, messages.Release):
+            self.tasks.end_idle()
             for identifier in message.ids:
                 objects.release(identifier, client.id)
             return

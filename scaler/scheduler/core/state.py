@@ -127,8 +127,9 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Live tasks of one client and spec. owner: the client, or for nested tasks, the client outside all tasks. rank:
-    sort key of queues, by descending priority, then depth."""
+    """Live tasks of one client and spec. Outlives its last task for a moment, because the next one may follow. owner:
+    the client, or for nested tasks, the client outside all tasks. rank: sort key of queues, by descending priority,
+    then depth."""
 
     client: ClientRecord
     owner: ClientRecord
@@ -145,8 +146,8 @@ class Group:
     failed: int = 0
     cancelled: int = 0
     live: int = 0
-    is_listed: bool = False
-    """It is among the groups of its client: it has or had an admitted task."""
+    is_active: bool = False
+    """It has live tasks and takes turns."""
     ready: int = 0
     assigned: int = 0
     calls: dict[bytes, int] = field(default_factory=dict)

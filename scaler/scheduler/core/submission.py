@@ -88,6 +88,9 @@ class Submission:
     ) -> None:
         """Create the tasks of one group. referencing: collects the tasks that are not queued yet because they have
         references, are resubmitted or claimed, or failed in a chunk."""
+        if not group.is_active:
+            group.is_active = True
+            self._state.ready.turns.joined(group)
         account, accounts = client.account, self._state.accounts
         left = room = accounts.bytes_left(account)
         capacity = self._capacity(group, len(referencing))
@@ -137,7 +140,7 @@ class Submission:
         if rejected:
             self._reject(group, columns, rejected, self._limit_of(group, has_capacity=capacity > 0))
         if not group.live:
-            self._tasks.drop_group(group)
+            self._tasks.rest(group)
 
     def _capacity(self, group: Group, more: int) -> int:
         """Return how many tasks may be added. more: waiting tasks that are not counted yet."""
@@ -224,8 +227,6 @@ class Submission:
             depth = 1 if parent is None else parent.group.depth + 1
             client.owner = client.owner if parent is None else parent.group.owner
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
-        group.is_listed = True
-        self._state.ready.turns.joined(group)
         self._state.changes.add(GroupBegan, group)
         if group.needs.gang:
             self._state.rooms.gangs.began(group)

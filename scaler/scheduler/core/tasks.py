@@ -133,6 +133,8 @@ class Tasks:
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
+        self._idle: dict[Group, None] = {}
+        """Groups that may have no live tasks."""
         self.next_wake = math.inf
 
     # -- in
@@ -759,7 +761,7 @@ class Tasks:
         if group.calls or self._outbox.called:
             recount(self._state, self._outbox.called, task, outcome, duration_us)
         if not group.live:
-            self.drop_group(group)
+            self.rest(group)
 
     def _end_queued(self, task: Task) -> None:
         state, task.state = task.state, TERMINATED
@@ -797,16 +799,26 @@ class Tasks:
             functions = [(each, self._objects.functions[each].payload) for each in group.spec.registered]
         state.changes.add(TaskFailed, ended, functions, run)
 
-    def drop_group(self, group: Group) -> None:
-        group.arrivals.clear()  # the history keeps the group alive
-        if group.is_listed:
-            group.is_listed = False
-            del group.client.groups[group.spec]
+    def rest(self, group: Group) -> None:
+        """Take a group without live tasks out of the turns, until it gets tasks or `end_idle` ends it."""
+        if group.is_active:
+            group.is_active = False
             self._ready.turns.left(group)
-            self._state.changes.add(GroupEnded, group)
-            group.client.account.size_bytes -= group.size_bytes
-            for identifier in group.functions:
-                self._objects.unuse(identifier)
+            self._idle[group] = None
+            if group.client.terminated or group.needs.gang:
+                self.end_idle()
+
+    def end_idle(self) -> None:
+        """End the groups without live tasks."""
+        idle, self._idle = self._idle, {}
+        for group in idle:
+            if not group.is_active:
+                group.arrivals.clear()  # the history keeps the group alive
+                del group.client.groups[group.spec]
+                self._state.changes.add(GroupEnded, group)
+                group.client.account.size_bytes -= group.size_bytes
+                for identifier in group.functions:
+                    self._objects.unuse(identifier)
 
     # -- retained results
 
@@ -875,6 +887,7 @@ class Tasks:
 
     def client_left(self, client: ClientRecord) -> None:
         """Drop everything of a client. Running tasks are recalled, and dropped when they return."""
+        self.end_idle()
         client.terminated = True
         client.unacknowledged.clear()
         for identifier in [each for each in self._objects.missing if owner_of(each) == client.id]:

@@ -23,6 +23,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import accounts, tasks
 from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS, spec_bytes
 from scaler.scheduler.core.commands import Expel
+from scaler.scheduler.core.core import EXPIRY_SECONDS
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 ALICE, BOB = Identity("alice"), Identity("bob")
@@ -80,6 +81,7 @@ def test_results_count_until_acknowledged_and_functions_until_released() -> None
     assert account.size_bytes > 90_000
     assert submit(cluster, "a1", bytes(20_000)) == [Outcome.REJECTED]
     cluster.say("a1", AcknowledgeResults(2))
+    cluster.wait(EXPIRY_SECONDS, alive=["a1", "w"])
     assert account.size_bytes == ENTRY_BYTES + len(CODE)
     cluster.leave("a1")
     assert (account.size_bytes, account.tasks) == (0, 0)

@@ -16,10 +16,10 @@ from scaler.policy.load import load_policy
 from scaler.protocol.messages import AcknowledgeResults, Outcome, Suspended, UnitState, UnitStatus
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.recorder import Recorder
-from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.core.tasks import Tasks
 from scaler.scheduler.rooms import make_scaling
 from scaler.scheduler.server import recorded_bytes
 from scaler.testing.replay import read, replay
@@ -89,8 +89,8 @@ def test_replay_reproduces_a_fault_and_names_its_step(tmp_path: Path, monkeypatc
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
-    monkeypatch.setattr(ObjectTable, "unuse", lambda *_: None)
-    with pytest.raises(AssertionError, match="is wrong") as caught:
+    monkeypatch.setattr(Tasks, "_drop_references", lambda *_: None)
+    with pytest.raises(AssertionError, match="counts") as caught:
         replay(path)
     assert caught.value.__notes__[0].startswith("in step ")
     assert "Done(ids=" in caught.value.__notes__[0]

@@ -23,6 +23,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Command, SendToStorage
+from scaler.scheduler.core.core import EXPIRY_SECONDS
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 
@@ -370,3 +371,17 @@ def test_task_returns_to_the_worker_it_failed_on_if_no_other_has_room(cluster: C
     assert cluster.on(first) == []
     cluster.wait(0.5, alive=[first, busy])
     assert cluster.on(first) == [task]
+
+
+def test_tasks_in_succession_share_a_group_and_release_their_function_soon_after_the_last_one(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    groups = cluster.state.clients[cluster.peer(client)].groups
+    found = []
+    for _ in range(2):
+        cluster.finish(worker, *cluster.submit(client))
+        found.append(*groups.values())
+    assert found[0] is found[1]
+    assert cluster.state.objects.functions[FUNCTION].uses == 1
+    cluster.wait(EXPIRY_SECONDS, alive=[client, worker])
+    assert not groups
+    assert cluster.state.objects.functions[FUNCTION].uses == 0
