@@ -27,21 +27,26 @@ class Recorder:
 
     def __init__(self, config: LoggingConfig, size_of: Callable[[Any], int]) -> None:
         """size_of: approximate bytes that an input keeps alive."""
+        self.latest: list[tuple[float, Sequence[Any]]] = []
+        """Steps since the last `trim`, to which the shell appends each step: its time, and its inputs."""
         self._config = config.to_json()
         self._size_of = size_of
         self._steps: deque[tuple[float, Sequence[Any], int]] = deque()
         self._size_bytes = 0
         self._complete = True
 
-    def add(self, inputs: Sequence[Any], now: float) -> None:
-        size_bytes = sum(map(self._size_of, inputs))
-        self._steps.append((now, inputs, size_bytes))
-        self._size_bytes += size_bytes
+    def trim(self) -> None:
+        """Drop the oldest steps beyond the limits. Call several times per second."""
+        for now, inputs in self.latest:
+            self._steps.append((now, inputs, sum(map(self._size_of, inputs))))
+            self._size_bytes += self._steps[-1][2]
+        self.latest.clear()
         while len(self._steps) > MAX_RECORDED_STEPS or self._size_bytes > MAX_RECORDED_BYTES:
             self._size_bytes -= self._steps.popleft()[2]
             self._complete = False
 
     def write(self, path: Path) -> None:
+        self.trim()
         path.touch(mode=0o600)
         with path.open("w") as file:
             file.write(json.dumps({"config": self._config, "complete": self._complete}) + "\n")

@@ -18,9 +18,7 @@ from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.durability import Durability
-from scaler.scheduler.core.environments import Environments
-from scaler.scheduler.core.gangs import GangRules
-from scaler.scheduler.core.near import Nearness
+from scaler.scheduler.core.placing import Environments, GangRules, Nearness
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Explainer, Now, Paced, Remembered, Timed
 from scaler.scheduler.core.state import ClientRecord, PeerRecord

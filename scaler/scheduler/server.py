@@ -257,7 +257,7 @@ class SchedulerServer:
 
     def step(self, inputs: Sequence[Input]) -> None:
         now = self.loop.time()
-        self._recorder.add(inputs, now)
+        self._recorder.latest.append((now, inputs))
         try:
             commands = self._core.step(inputs, now)
         except Exception:
@@ -340,6 +340,7 @@ class SchedulerServer:
 
     def _tick(self) -> None:
         self._timer = None
+        self._recorder.trim()
         self.vitals.was_late(self.loop.time() - self._timer_at)
         measured = self.vitals.measure() if ProcessMeasured in self.rooms.changes.taken else []
         self.step([ShellObserved(measured)] if measured else [])

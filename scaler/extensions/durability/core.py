@@ -136,7 +136,7 @@ class DurabilityCore(Recovery, Sessions):
             return False
         client.is_absent = False
         client.identity = identity._replace(is_admin=hello.role is Role.ADMIN)
-        client.received(now)
+        client.last_message_at = now
         self._state.accounts.opened(peer, identity, now)
         self._core.came_back(client)
         for message in client.unacknowledged:  # may not have arrived earlier

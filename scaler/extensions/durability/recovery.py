@@ -142,7 +142,7 @@ class Recovery(Durability):
                         claim.suspended = is_suspended
 
     def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
-        worker.reports.came()
+        worker.reports.is_awaited = False
         if now < self._fenced_at:  # later, tasks do not wait for a worker
             self._reported.add(worker.id)
         devices = message.devices or [()] * len(message.ids)

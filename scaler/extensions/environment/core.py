@@ -14,7 +14,7 @@ from scaler.protocol.messages import Notice, PackagesDiffer
 from scaler.scheduler.core.changes import peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Publish
-from scaler.scheduler.core.environments import Environments
+from scaler.scheduler.core.placing import Environments
 from scaler.scheduler.core.state import PeerRecord, Task, Worker
 
 MAX_TOLD = 100

@@ -18,8 +18,8 @@ from scaler.protocol.messages import GangFormed, JoinGang, Outcome, Unanswered
 from scaler.scheduler.core.changes import GroupEnded, TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.gangs import GangRules
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.placing import GangRules
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import Assigned, ClientRecord, Group, PeerRecord, Task, Worker

@@ -20,8 +20,8 @@ from scaler.needs import NEAR
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.placement import MAX_HELD_BACK
+from scaler.scheduler.core.placing import Nearness
 from scaler.scheduler.core.ready import Give, ReadyQueue, Side
 from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, Task, Worker

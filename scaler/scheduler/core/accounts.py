@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from scaler.grammar import counted
 from scaler.net.connection import Identity
@@ -29,27 +29,8 @@ REFERENCE_BYTES = 64
 DELAY_BYTES = 24
 
 
-class Rules(Protocol):
-    """Settings that the core reads; see docs/settings.md."""
-
-    @property
-    def state_directory(self) -> str: ...
-    @property
-    def protected(self) -> bool: ...
-    @property
-    def object_retention_seconds(self) -> float: ...
-    @property
-    def client_timeout_seconds(self) -> float: ...
-    @property
-    def worker_timeout_seconds(self) -> float: ...
-    @property
-    def max_number_of_tasks_waiting(self) -> int: ...
-    @property
-    def max_tasks_per_client(self) -> int: ...
-    @property
-    def max_bytes_per_client(self) -> int: ...
-    @property
-    def max_bytes(self) -> int: ...
+Rules = Any
+"""A `SchedulerConfig`. The core does not import the settings."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,10 +108,10 @@ class KeyAccounts:
                 del self._accounts[key]
 
     def bytes_left(self, account: KeyAccount) -> int:
-        left = self._max_bytes
+        left: int = self._max_bytes
         for each in self._accounts.values():
             left -= each.size_bytes
-        own = self._config.max_bytes_per_client
+        own: int = self._config.max_bytes_per_client
         return min(left, own - account.size_bytes) if own >= 0 else left
 
     def tasks_limit(self, account: KeyAccount) -> str:

@@ -246,6 +246,10 @@ class Told(NamedTuple):
 Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | Told
 
 
+# The changes below are for a journal. They are effects instead of inputs, so a restarted scheduler needs no rules to
+# read them. They omit clients inside tasks, because these return with their workers.
+
+
 class ClientJoined(NamedTuple):
     client: bytes
     hello: Hello
@@ -304,32 +308,8 @@ class GivenBack(NamedTuple):
     task: bytes
 
 
-Change = (
-    TasksStarted
-    | TaskBlocked
-    | GroupBegan
-    | TasksArrived
-    | GroupEnded
-    | TasksEnded
-    | TaskRetried
-    | TaskFailed
-    | ScalingDecided
-    | Incident
-    | Action
-    | Expelled
-    | Observed
-    | ClientJoined
-    | ClientLeft
-    | Submitted
-    | ResultsRetained
-    | ValueRetained
-    | FailedInput
-    | Dropped
-    | Dispatched
-    | GivenBack
-)
-"""The last changes below are for a journal. They are effects instead of inputs, so a restarted scheduler needs no rules
-to read them. It omits clients inside tasks, because they return with their workers."""
+Change = object
+"""An instance of one of the classes above."""
 
 OF_TASKS = frozenset((TasksStarted, TasksEnded, TaskRetried))
 

@@ -200,7 +200,7 @@ class SchedulerCore:
                 if worker is None:
                     self.protocol_error(sender, "sent Relay, which is not allowed")
                 else:
-                    worker.received(now)
+                    worker.last_message_at = now
                     self.relayed(worker, item, now)
             case _:
                 assert_never(item)
@@ -221,9 +221,8 @@ class SchedulerCore:
                     called = f"{label}-{self._worker_numbers[label]}"
                     host = hello.hostname[:MAX_LABEL]
                     record = Worker(peer, called, now, details, host, hello.pid)
-                    record.count_with(self._resources.joined(record))
-                    if hello.resume:
-                        record.reports.expect()
+                    record.claims = self._resources.joined(record)
+                    record.reports.is_awaited = hello.resume
                     self.state.workers[peer] = record
                     self.outbox.send(peer, messages.Named(called))
                     self.placement.add(record)
@@ -395,7 +394,7 @@ class SchedulerCore:
         if record is None:
             self.not_allowed(peer, message)
             return
-        record.received(now)
+        record.last_message_at = now
         match record:
             case Worker():
                 self._worker_sent(record, message, now)
@@ -627,7 +626,7 @@ class SchedulerCore:
                 [Send(worker.id, messages.Goodbye(f"the scheduler refused {error}"), nested=relay.client)]
             )
             return
-        client.received(now)
+        client.last_message_at = now
         running = worker.tasks.get(relay.task)
         # Its process may run tasks of several keys in turn. Between tasks, the client sees only its own.
         client.identity = NOBODY if running is None else Identity(running.group.client.account.key)

@@ -98,7 +98,7 @@ class Durability:
         """Process a worker's message about its attempts."""
         match message:
             case WorkerReport(ids, attempts):
-                worker.reports.came()
+                worker.reports.is_awaited = False
                 self._outbox.send(worker.id, Recall(ids, attempts, True))
             case Returned():
                 self._tasks.returned(worker, message, now)

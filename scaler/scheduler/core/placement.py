@@ -136,7 +136,7 @@ class Placement:
         """Dispatch ready tasks to workers with credit. Returns True if another step could place more."""
         for worker in self.touched:
             if not worker.tasks:
-                worker.progress.note_idle(now)
+                worker.progress.at = now
             self.update(worker)
         self.touched.clear()
         self._near.again_at = math.inf

@@ -12,9 +12,7 @@ from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.durability import Durability
-from scaler.scheduler.core.environments import Environments
-from scaler.scheduler.core.gangs import GangRules
-from scaler.scheduler.core.near import Nearness
+from scaler.scheduler.core.placing import Environments, GangRules, Nearness
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.state import Timing
 from scaler.scheduler.core.stores import Stores
@@ -78,14 +76,6 @@ class Paced:
         """Forget a worker."""
 
 
-class Subscriber(Protocol):
-    """Receives all changes of its types at the end of each step."""
-
-    @property
-    def changes(self) -> Collection[type]: ...
-    def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]: ...
-
-
 class Publisher:
     """Publishes changes to the shell: for the log, and for monitors if there are any."""
 
@@ -96,12 +86,13 @@ class Publisher:
 
 
 class Changes:
-    """Collects the changes of a step for their subscribers. Changes without subscribers are not built."""
+    """Collects the changes of a step for their subscribers, as described by `SchedulerPart.changes` and `on_changes`.
+    Changes without subscribers are not built."""
 
-    def __init__(self, subscribers: Sequence[Subscriber]) -> None:
+    def __init__(self, subscribers: Sequence[Any]) -> None:
         self._subscribers = subscribers
         self.collected: list[Change] = []
-        self.taken: dict[Any, list[Subscriber]] = {}
+        self.taken: dict[Any, list[Any]] = {}
         self.resolve()
 
     def resolve(self) -> None:
@@ -178,7 +169,7 @@ class Rooms:
         last: list[Command] = []
         now = Now(clock, self.unix_at_zero + clock)
         collected, self.changes.collected = self.changes.collected, []
-        by_subscriber: defaultdict[Subscriber, list[Change]] = defaultdict(list)
+        by_subscriber: defaultdict[Any, list[Change]] = defaultdict(list)
         for change in collected:
             for subscriber in self.changes.taken.get(type(change), ()):
                 by_subscriber[subscriber].append(change)

@@ -10,7 +10,7 @@ The meaning of a task's `state`:
 
 A terminated task is in no table, and has exactly one entry in a Finished (none if its client has left).
 
-Only `tasks.py` writes a task's state. Only the methods below write a worker's attributes.
+Only `tasks.py` writes a task's state. Only the methods below write a worker's counters.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed task duration (seconds) of a function that was never measured."""
 BUCKETS = 65
 """Buckets by bit length of a duration in microseconds (64 bits)."""
+MAX_ATTEMPT_ERRORS = 8
+"""Maximum errors of earlier attempts that a task keeps."""
 MOST_WEIGHT = 512
 """Number of tasks in a histogram after which all counts are halved."""
 
@@ -230,10 +232,6 @@ class WorkerClock:
     offset_seconds: float | None = None
     reported_seconds: float | None = None
 
-    def keep(self, heartbeat: WorkerHeartbeat) -> None:
-        if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.reported_seconds:
-            self.offset_seconds = self.reported_seconds = heartbeat.clock_offset_seconds
-
 
 @dataclass(slots=True, eq=False)
 class Ran:
@@ -303,6 +301,10 @@ class AttemptErrors:
     needs: Needs | None = None
     """Overrides the group's needs, to run the task alone."""
 
+    def add(self, text: str) -> None:
+        """Keep the text of an error; beyond the limit, in place of the last one."""
+        self.texts[MAX_ATTEMPT_ERRORS - 1 :] = [text]
+
 
 @dataclass(slots=True, eq=False)
 class Task:
@@ -338,12 +340,8 @@ class Task:
 
     @property
     def max_number(self) -> int:
-        errors = self.errors
-        return (
-            max_number(self.group.spec)
-            if errors is None
-            else max_number(self.group.spec, errors.losses, errors.uncharged)
-        )
+        errors = self.errors or AttemptErrors()
+        return max_number(self.group.spec, errors.losses, errors.uncharged)
 
     def avoids(self, worker: Worker, now: float) -> bool:
         """Return whether the task should avoid this worker for now, after a failure there."""
@@ -381,10 +379,6 @@ class KeptResults:
     number: int = 0
     released: list[int] = field(default_factory=list)
 
-    def begin(self) -> ResultBatch:
-        self.number += 1
-        return ResultBatch(self.released, self.number)
-
     def take_released(self) -> list[int]:
         released = self.released.copy()
         self.released.clear()
@@ -418,9 +412,6 @@ class PeerRecord:
     @property
     def title(self) -> str:
         return self.name
-
-    def received(self, now: float) -> None:
-        self.last_message_at = now
 
     def defends_its_name(self, now: float) -> bool:
         """Return whether this peer has proved to be alive since another peer claimed its name."""
@@ -498,7 +489,8 @@ class Reports:
 
     def add(self, heartbeat: WorkerHeartbeat, now: float, ended: int) -> None:
         self.heartbeat, self.at, self.ended = heartbeat, now, ended
-        self.clock.keep(heartbeat)
+        if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.clock.reported_seconds:
+            self.clock.offset_seconds = self.clock.reported_seconds = heartbeat.clock_offset_seconds
         if heartbeat.latency_seconds:
             self.round_trips.append(heartbeat.latency_seconds)
             # The first one may include the process's start.
@@ -508,12 +500,6 @@ class Reports:
     @property
     def degraded_reason(self) -> str:
         return self.heartbeat.degraded_reason if self.heartbeat is not None else ""
-
-    def expect(self) -> None:
-        self.is_awaited = True
-
-    def came(self) -> None:
-        self.is_awaited = False
 
 
 @dataclass(slots=True, eq=False)
@@ -530,12 +516,6 @@ class WorkerProgress:
     has_begun: bool = False
     """Whether a task has run. Until then, processors may still be starting."""
 
-    def begin(self) -> None:
-        self.has_begun = True
-
-    def note_idle(self, now: float) -> None:
-        self.at = now
-
     def note(self, now: float, healthy: bool) -> None:
         """Record results. healthy: a task's own code ran to completion, so the worker is healthy."""
         if healthy:
@@ -544,9 +524,6 @@ class WorkerProgress:
         self.is_stalled = False
         self.at = now
         self.checks_without = 0
-
-    def fail(self) -> None:
-        self.failures_in_row += 1
 
     def check(self, now: float, *, is_recalled: bool) -> bool:
         """Return whether several checks in a row found no progress, which stops prefetching."""
@@ -558,7 +535,7 @@ class WorkerProgress:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Worker(PeerRecord):
-    """A worker agent: its offers and its tasks. Only its methods modify it."""
+    """A worker agent: its offers and its tasks. Only its methods modify its counters."""
 
     role = "worker"
     details: WorkerDetails
@@ -644,9 +621,6 @@ class Worker(PeerRecord):
         width = needs.width(self.offers, self.slots)
         return room if width <= 1 else min(room, int((self.slots - self.busy - self.claims.extra) // width))
 
-    def count_with(self, claims: Claims) -> None:
-        self.claims = claims
-
     def allow(self, most: int) -> bool:
         before, self.limit = self.limit, most
         return before != most
@@ -700,9 +674,6 @@ class Worker(PeerRecord):
         if type(task.state) is Recalled and not task.state.cancel:
             self.count_recall(-1)
 
-    def account(self) -> None:
-        self.has_accounted = True
-
     def join_side(self, side: OrderedDict[Worker, None] | None) -> None:
         if self.side is not None:
             del self.side[self]
@@ -718,7 +689,7 @@ class Worker(PeerRecord):
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
         self.reports.add(heartbeat, now, self.sent - len(self.tasks))
         if any(each.initialized and each.running for each in heartbeat.processors):
-            self.progress.begin()
+            self.progress.has_begun = True
 
     def note_done(self, done: Done, now: float) -> None:
         if not done.lanes:

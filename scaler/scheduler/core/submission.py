@@ -56,6 +56,9 @@ class Submission:
         for columns in message.groups:
             group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
             if group is not None:
+                if not group.is_active:
+                    group.is_active = True
+                    self._state.ready.turns.joined(group)
                 self._take_in(client, group, columns, referencing, wrong, claims, is_again=is_again)
                 if columns.spec.context:
                     self._state.changes.add(TasksArrived, columns.ids)
@@ -65,12 +68,14 @@ class Submission:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
                 why = no_room or "its function or serializer is undefined"
                 self._reject(unlisted, columns, range(len(columns.ids)), why)
-        held = [task for task in referencing if is_again or task.id in claims]
+        held: list[Task] = []
         for task in referencing:
-            self._tasks.resolve(task, is_held=is_again or task.id in claims)
-        if held:
-            for task in held:
+            is_held = is_again or task.id in claims
+            self._tasks.resolve(task, is_held=is_held)
+            if is_held:
                 task.attempt = max(task.attempt, client.attempt_base)
+                held.append(task)
+        if held:
             self._durability.hold(held, self._state.own_time(self._state.now))
         self._tasks.acknowledge(client, message.acknowledged)
         return wrong
@@ -88,9 +93,6 @@ class Submission:
     ) -> None:
         """Create the tasks of one group. referencing: collects the tasks that are not queued yet because they have
         references, are resubmitted or claimed, or failed in a chunk."""
-        if not group.is_active:
-            group.is_active = True
-            self._state.ready.turns.joined(group)
         account, accounts = client.account, self._state.accounts
         left = room = accounts.bytes_left(account)
         capacity = self._capacity(group, len(referencing))

@@ -87,7 +87,6 @@ POISON_WORKERS = 3
 RETRY_BACKOFF = Backoff(0.05, 1.0)
 AVOID_SECONDS = 1.0
 """Seconds for which a retried task avoids the worker on which it failed, if another worker is available."""
-MAX_ATTEMPT_ERRORS = 8
 MAX_ATTEMPT_ERROR_TEXT = 200
 
 MAX_CANCELLED = 2_000
@@ -259,7 +258,7 @@ class Tasks:
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
         """Process the reply to a recall: returned tasks, and tasks that the worker keeps because they have started."""
         if not message.ids:
-            worker.account()
+            worker.has_accounted = True
         rows = zip(message.ids, message.attempts, message.started, strict=True)
         for identifier, attempt, has_started in reversed(list(rows)):  # each is requeued ahead of the previous one
             task = worker.tasks.get(identifier)
@@ -285,7 +284,7 @@ class Tasks:
         task.group.assigned -= 1
 
     def started(self, worker: Worker, message: Started) -> None:
-        worker.progress.begin()
+        worker.progress.has_begun = True
         by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
         for identifier in message.ids:
@@ -312,7 +311,8 @@ class Tasks:
     def done(self, worker: Worker, message: Done, now: float, batch: ResultBatch | None = None) -> None:
         """Process results. batch: the batch to which they belong, or None for a newly received Done."""
         if batch is None:
-            batch = worker.results.begin()
+            worker.results.number += 1
+            batch = ResultBatch(worker.results.released, worker.results.number)
         self._batch = batch
         worker_tasks = worker.tasks
         self._outbox.called = calls_of(message) if message.calls else {}
@@ -411,7 +411,7 @@ class Tasks:
             case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED | Outcome.OUT_OF_MEMORY:
                 at_last = _AT_LIMIT.get(outcome, Outcome.WORKER_LOST)
                 if outcome == Outcome.PROCESSOR_DIED:
-                    worker.progress.fail()
+                    worker.progress.failures_in_row += 1
                 why = failure_texts(outcome, payload).text
                 self._retry(worker, task, at_last, payload, f" on {worker.title}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST | Outcome.MEMORY_LIMIT:
@@ -425,9 +425,7 @@ class Tasks:
         errors, number = _errors_of(task), task.number
         error = f"attempt {number} on {worker.title}: stopped after {duration_us / 1e6:.0f} s for {ahead}"
         errors.uncharged += 1
-        if len(errors.texts) >= MAX_ATTEMPT_ERRORS:
-            errors.texts.pop()
-        errors.texts.append(error)
+        errors.add(error)
         self._state.changes.add(TaskRetried, task, number, worker.name, error)
         if not task.group.client.terminated:
             self._outbox.send_to_client(task.group.client, Started([task.id], requeued=True))
@@ -483,7 +481,7 @@ class Tasks:
         was_alone = task.needs.is_alone
         lost = self._isolate(task, worker)
         if was_alone and lost >= POISON_WORKERS:
-            errors.texts.append(f"attempt {task.number}, alone: {text}")
+            errors.add(f"attempt {task.number}, alone: {text}")
             why = f"the task was running on {counted(lost, 'worker')} that were lost\n{together(errors.texts)}"
             self.end(task, Outcome.POISON, why.encode())
         else:
@@ -493,8 +491,7 @@ class Tasks:
         errors = _errors_of(task)
         number = task.number
         error = f"attempt {number}: {text}, with {counted(suspects, 'task')} that may have been running"
-        if len(errors.texts) < MAX_ATTEMPT_ERRORS:
-            errors.texts.append(error)
+        errors.add(error)
         errors.uncharged += 1
         lost = self._isolate(task, worker)
         self._state.changes.add(TaskRetried, task, number, worker.name, error)
@@ -513,9 +510,7 @@ class Tasks:
             ran_seconds=now - worker.progress.at,
             limit_seconds=limit_seconds,
         )
-        if len(errors.texts) >= MAX_ATTEMPT_ERRORS:
-            errors.texts.pop()
-        errors.texts.append(error)
+        errors.add(error)
         if failure:
             self.end(task, Outcome.WORKER_LOST, f"{failure}\n{together(errors.texts)}".encode())
         else:
@@ -585,8 +580,7 @@ class Tasks:
         error = f"attempt {number}{why}"
         errors = _errors_of(task)
         errors.last_worker = worker
-        if len(errors.texts) < MAX_ATTEMPT_ERRORS:
-            errors.texts.append(error)
+        errors.add(error)
         spec = task.group.spec
         if outcome is Outcome.EXCEPTION:
             if errors.failures >= spec.retries:

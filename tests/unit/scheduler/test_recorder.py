@@ -39,7 +39,7 @@ class Recorded(Cluster):
         self.steps: list[list[Command]] = []
 
     def step_once(self, *inputs: Input) -> list[Command]:
-        self.recorder.add(inputs, self.now)
+        self.recorder.latest.append((self.now, inputs))
         commands = super().step_once(*inputs)
         self.steps.append(list(commands))
         return commands

@@ -24,6 +24,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Command, SendToStorage
 from scaler.scheduler.core.core import EXPIRY_SECONDS
+from scaler.scheduler.core.state import Group
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 
@@ -376,7 +377,7 @@ def test_task_returns_to_the_worker_it_failed_on_if_no_other_has_room(cluster: C
 def test_tasks_in_succession_share_a_group_and_release_their_function_soon_after_the_last_one(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     groups = cluster.state.clients[cluster.peer(client)].groups
-    found = []
+    found: list[Group] = []
     for _ in range(2):
         cluster.finish(worker, *cluster.submit(client))
         found.append(*groups.values())
