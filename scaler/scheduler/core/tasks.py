@@ -400,8 +400,14 @@ class Tasks:
             return
         match outcome:
             case Outcome.NOT_STARTED:
-                if type(task.state) is Recalled and task.state.ahead:
-                    self._note_preempted(worker, task, task.state.ahead, costs[0])
+                ahead = task.state.ahead if type(task.state) is Recalled else ""
+                if ahead or costs[0]:  # without ahead: the worker exits, or an earlier scheduler stopped the task
+                    text = (
+                        f"stopped after {costs[0] / 1e6:.0f} s for {ahead}"
+                        if ahead
+                        else failure_texts(outcome, payload).text
+                    )
+                    self._note_stopped(worker, task, text)
                 self._requeue(task, 0.0, now)
             case Outcome.INPUT_MISSING:
                 self._hold(task, payload)
@@ -419,11 +425,11 @@ class Tasks:
             case Outcome.SUCCESS | Outcome.EXCEPTION:
                 raise AssertionError("the task ended with a result")
 
-    def _note_preempted(self, worker: Worker, task: Task, ahead: str, duration_us: int) -> None:
-        """Record that an attempt was stopped for another task, without charging any limit."""
+    def _note_stopped(self, worker: Worker, task: Task, text: str) -> None:
+        """Record that an attempt was stopped, without charging any limit."""
         self._forget_stored(result_id(task.id, task.attempt), worker)
         errors, number = _errors_of(task), task.number
-        error = f"attempt {number} on {worker.title}: stopped after {duration_us / 1e6:.0f} s for {ahead}"
+        error = f"attempt {number} on {worker.title}: {text[:MAX_ATTEMPT_ERROR_TEXT]}"
         errors.uncharged += 1
         errors.add(error)
         self._state.changes.add(TaskRetried, task, number, worker.name, error)

@@ -102,6 +102,16 @@ def test_client_learns_that_the_task_does_not_run() -> None:
     assert ("client", Started([first], requeued=True)) in cluster.said
 
 
+def test_stop_by_an_earlier_scheduler_is_recorded_and_charged_to_nobody() -> None:
+    cluster = Stops()
+    (task,) = cluster.submit("client", 1, preemptible=5.0)
+    cluster.stop(task)
+    assert cluster.texts() == ["attempt 1 on manager-1 (host, pid 1): stopped for another task"]
+    assert ("client", Started([task], requeued=True)) in cluster.said
+    cluster.stop(task, seconds=0.0)  # it never began
+    assert len(cluster.texts()) == 1
+
+
 def test_result_within_the_grace_period_counts() -> None:
     cluster, first, second = preempted()
     cluster.finish("w", first)

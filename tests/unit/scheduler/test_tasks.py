@@ -60,7 +60,7 @@ def test_resubmitting_changes_nothing_before_or_after_the_end(cluster: Cluster, 
 def test_late_result_of_an_earlier_attempt_is_dropped_and_released(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     (task,) = cluster.submit(client)
-    cluster.finish(worker, task, outcome=Outcome.NOT_STARTED, payload=b"")
+    cluster.finish(worker, task, outcome=Outcome.NOT_STARTED, payload=b"", seconds=0.0)
     assert [attempt for _, attempt, _ in cluster.runs(worker)] == [1, 2]
     late = result_id(task, 1)
     cluster.finish(worker, task, payload=stored_reference(late, 10**6), attempt=1)
