@@ -47,7 +47,7 @@ class ProcessorSettings(SettingsModel):
     Further tasks fail with TaskRejectedError."""
     requirements: Annotated[v.Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
     """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host
-    installs them once, with uv if available or else pip, into ~/.cache/scaler/requirements."""
+    installs them once, with uv if available or else pip, into ~/.cache/scaler/packages."""
     preload_timeout_seconds: Annotated[v.SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
     """Time limit for preload in a processor, which is then killed and replaced. After three consecutive timeouts, the
     worker returns its tasks and exits. 0: no limit."""

@@ -54,11 +54,9 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
             os.ftruncate(int(status_fd), 0)
             os.pwrite(int(status_fd), text.encode("utf-8", "replace"), 0)
 
-    folder = str(part_of("environment", "requirements", "requirements").provide(config.requirements, say))
+    part_of("environment", "use", "requirements")(config.requirements, say)
     if status_fd is not None:
         os.ftruncate(int(status_fd), 0)
-    sys.path.insert(0, folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
 
 def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:

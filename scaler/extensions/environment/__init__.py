@@ -1,8 +1,8 @@
 """The environment of tasks: uploaded modules, required packages, and different package versions.
 
 client.upload -> upload.py: an archive -> uploaded.py: modules that a processor imports from it
-requirements of a worker -> requirements.py: installed packages
-requirements of a task -> listed.py -> Spec -> agent.py -> prepare.py: installed packages, and a fork server with them;
+requirements of a worker -> installer.py: installed packages
+requirements of a task -> listed.py -> Spec -> agent.py -> prepare.py -> installer.py, then a fork server;
 EnvironmentState -> core.py: tasks wait
 packages.py: packages that a function imports -> Spec -> packages.py in a processor -> agent.py -> PackagesDiffer ->
 core.py: a notice for the client, and an incident
@@ -17,7 +17,7 @@ EXTENSION = Extension(
     questions="scaler.extensions.environment.client:UploadCalls",
     own={
         "packages": "scaler.extensions.environment.packages",
-        "requirements": "scaler.extensions.environment.requirements",
+        "use": "scaler.extensions.environment.installer:use",
         "listed": "scaler.extensions.environment.listed:requirements_of",
         "uploaded": "scaler.extensions.environment.uploaded",
     },

@@ -1,65 +1,187 @@
-"""Installs packages with uv or pip into a folder that precedes the worker's site-packages. Scaler's own dependencies
-are pinned to the running versions."""
+"""Installs packages with uv or pip, once per host, into folders that precede the worker's site-packages. Scaler's own
+dependencies are pinned to the running versions.
+
+A process holds a shared lock of a folder that it uses, and an exclusive lock of the host to install or remove folders.
+The kernel releases the locks of a killed process.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import importlib.util
+import json
 import os
+import platform
 import re
 import shutil
 import signal
+import site
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+import zlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
 
 from scaler.errors import ConfigError
 from scaler.extras import DISTRIBUTION
+from scaler.paths import local_path
 from scaler.pins import locked, of_extra
 from scaler.processes import end_with_parent
 
 INSTALL_SECONDS = 1800.0
+FAILED_SECONDS = 30.0
+"""Seconds for which a failed installation is not tried again on this host."""
+KEPT = 10
+"""Installed folders per host, besides those in use."""
+PACKED = ".requirements"
+"""File in an installed folder with the packed requirements. Its lock keeps the folder."""
 MAX_LINE_CHARACTERS = 200
 ERROR_LINES = 3
+_SHOWN = 3
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/]+@")
+_VARIABLES = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}  # with 1, pip refuses --target
+_OWN = sys.stdlib_module_names | {"scaler", DISTRIBUTION.replace("-", "_")}
+"""Modules that tasks never import from a folder, as in a virtual environment. Backports would break the interpreter."""
 
 
-def install(requirements: Sequence[str], constraints: Sequence[str], folder: Path, what: str) -> None:
-    """Install requirements, then create the folder. what: names them in errors. Raises ConfigError and OSError."""
-    unfinished = folder.with_suffix(".new")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    pins = folder.with_suffix(".constraints")
-    pins.write_text("".join(f"{each}\n" for each in constraints))
-    command = [*_installer(), "--target", str(unfinished), "--constraint", str(pins), *requirements]
+class Listed(NamedTuple):
+    requirements: tuple[str, ...]
+    """Lines of a requirements file: options, then requirements."""
+    constraints: tuple[str, ...] = ()
+
+
+def packed(listed: Listed) -> bytes:
+    return zlib.compress(json.dumps(listed).encode(), 9)
+
+
+def unpacked(data: bytes) -> Listed:
+    return Listed(*map(tuple, json.loads(zlib.decompress(data))))
+
+
+def use(requirements: Sequence[str], say: Callable[[str], None]) -> None:
+    """Make this process and its children import these packages. say: for logs. Raises ConfigError."""
+    folder, _ = provide(packed(Listed(tuple(requirements))), "requirements", say)  # the lock is kept until the exit
+    os.environ.update(variables_of(folder))
+    sys.path.insert(0, str(folder))
+    site.addsitedir(str(folder))  # for .pth files
+
+
+def variables_of(folder: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))),
+        "PATH": os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath))),
+    }
+
+
+def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tuple[Path, int]:
+    """Return the folder with the packages of packed requirements, and a descriptor of the lock that keeps the folder.
+    what: names them in errors. Raises ConfigError."""
+    listed = unpacked(data)
+    constraints = [*own_versions(), *listed.constraints]
+    names = [each.partition(" #")[0] for each in listed.requirements if not each.startswith("-")]
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    what = f"{what} ({_without_credentials(', '.join(names[:_SHOWN]))}{more})"
+    cache = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "scaler" / "packages"
+    try:
+        folder = cache / digest_of(listed.requirements, constraints)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (cache / "lock").open("w") as host:
+            while (lock := _kept(folder)) < 0:
+                say(f"waits to install {what}")
+                fcntl.flock(host, fcntl.LOCK_EX)
+                if not (folder / PACKED).exists():
+                    say(f"installs {what}")
+                    _clean(cache)
+                    _install(folder, data, listed.requirements, constraints, what)
+    except OSError as error:
+        text = f"{what} cannot be installed into {cache}: {error.strerror or error}"
+        raise ConfigError(f"{text}; set XDG_CACHE_HOME to use another directory") from error
+    return folder, lock
+
+
+def _kept(folder: Path) -> int:
+    """Return a descriptor of a lock that keeps an installed folder, or -1 if the folder does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = os.open(folder / PACKED, os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if os.path.samestat(os.fstat(lock), (folder / PACKED).stat()):
+            os.utime(folder)
+            return lock
+        os.close(lock)
+    return -1
+
+
+def _clean(cache: Path) -> None:
+    """Remove the folders that were not used for the longest time, except those in use, and what killed processes and
+    failures left."""
+    installed: list[Path] = []
+    for each in cache.iterdir():
+        if not each.suffix and (each / PACKED).exists():
+            installed.append(each)
+        elif each.is_dir():
+            shutil.rmtree(each)
+        elif each.suffix and time.time() - each.stat().st_mtime > FAILED_SECONDS:
+            each.unlink()
+    installed.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    for each in installed[KEPT - 1 :]:
+        with (each / PACKED).open("r+b") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(each.rename(each.with_suffix(".new")))
+
+
+def _install(folder: Path, data: bytes, requirements: Sequence[str], constraints: Sequence[str], what: str) -> None:
+    """Install requirements, then create the folder. Raises ConfigError and OSError."""
+    unfinished, failed = folder.with_suffix(".new"), folder.with_suffix(".failed")
+    if failed.exists():
+        raise ConfigError(failed.read_text("utf-8"))
+    unfinished.mkdir()
+    try:
+        files = (unfinished / ".requirements.txt", requirements), (unfinished / ".constraints.txt", constraints)
+        for file, lines in files:
+            file.write_text("".join(f"{each}\n" for each in lines), "utf-8")
+        _run(["--target", str(unfinished), "-r", str(files[0][0]), "--constraint", str(files[1][0])], what)
+        for each in unfinished.iterdir():
+            if each.name.partition(".")[0].partition("-")[0] in _OWN:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        (unfinished / PACKED).write_bytes(data)
+        unfinished.rename(folder)
+    except ConfigError as error:
+        failed.write_text(str(error), "utf-8")
+        raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _run(arguments: Sequence[str], what: str) -> None:
     try:
         done = subprocess.run(
-            command,
+            [*_installer(), *arguments],
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=INSTALL_SECONDS,
+            env={**os.environ, **_VARIABLES},
             preexec_fn=partial(end_with_parent, signal.SIGKILL, os.getpid()),
         )
     except subprocess.TimeoutExpired:
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise ConfigError(f"{what} were not installed within {INSTALL_SECONDS:g} s") from None
-    finally:
-        pins.unlink(missing_ok=True)
     if done.returncode:
-        shutil.rmtree(unfinished, ignore_errors=True)
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         text = "; ".join(line[:MAX_LINE_CHARACTERS] for line in lines[-ERROR_LINES:])
-        raise ConfigError(f"{what} cannot be installed: {without_credentials(text)}")
-    unfinished.mkdir(exist_ok=True)  # uv creates no folder if there is nothing to install
-    unfinished.rename(folder)
+        raise ConfigError(f"{what} cannot be installed: {_without_credentials(text)}")
 
 
-def without_credentials(text: str) -> str:
+def _without_credentials(text: str) -> str:
     """Return a text without the users and passwords in its URLs."""
     return _CREDENTIALS.sub("", text)
 
@@ -75,15 +197,32 @@ def uv_command() -> list[str]:
 def _installer() -> list[str]:
     if uv := uv_command():
         return [*uv, "pip", "install", "-q", "--python", sys.executable]
-    pip = [sys.executable, "-m", "pip"]
-    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+    if not importlib.util.find_spec("pip"):
         raise ConfigError(f"requirements need uv, or pip in {sys.executable}: install one of them")
-    return [*pip, "install", "-q", "--disable-pip-version-check", "--no-input"]
+    return [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
 
 
 def own_versions() -> list[str]:
     try:
-        declared = requires(DISTRIBUTION) or []
+        return locked(map(str, of_extra(requires(DISTRIBUTION) or [], "")))
     except PackageNotFoundError:
-        declared = []
-    return locked(map(str, of_extra(declared, "")))
+        return []
+
+
+def digest_of(requirements: Sequence[str], constraints: Sequence[str]) -> str:
+    """Return a digest of the list, its files, Python, machine, C library, and own versions; names the folder."""
+    digest = hashlib.sha256()
+    for each in (sys.version, os.uname().machine, *platform.libc_ver(), *constraints, *sorted(requirements)):
+        digest.update(f"{each}\n".encode())
+    for each in sorted(requirements):
+        if path := file_of(each):
+            digest.update(Path(path).read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def file_of(requirement: str) -> str:
+    """Return the path of a requirement's local file, or an empty string."""
+    text = requirement.partition(" #")[0].partition(" ;")[0].strip()
+    path = unquote(text.partition("file://")[2].partition("#")[0]) or text
+    is_path = "/" in path or path.endswith(".whl")
+    return path if is_path and os.path.isfile(path) else ""  # noqa: PTH113 (a Path raises for long names)

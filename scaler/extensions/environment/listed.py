@@ -9,18 +9,16 @@ import re
 import subprocess
 import sys
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from scaler.errors import UsageError
-from scaler.extensions.environment.installer import own_versions, uv_command
-from scaler.extensions.environment.requirements import file_of
+from scaler.extensions.environment.installer import Listed, file_of, own_versions, packed, uv_command
 from scaler.extras import DISTRIBUTION
 from scaler.paths import local_path
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
@@ -35,12 +33,6 @@ _UPLOAD = "send its code with client.upload instead"
 _OPTION = re.compile(r"(-[rcef](?!-)|--(?:requirement|constraint|editable|find-links)\b)[=\s]*(.*)")
 
 
-class Listed(NamedTuple):
-    requirements: tuple[str, ...]
-    """Lines of a requirements file: options, then requirements."""
-    constraints: tuple[str, ...] = ()
-
-
 def requirements_of(environment: object) -> bytes:
     """Return the packed requirements for a value of the option `environment`; empty for an empty list. Raises
     UsageError."""
@@ -52,10 +44,10 @@ def requirements_of(environment: object) -> bytes:
             path = local_path(environment).absolute()
             if path.name == "uv.lock":
                 return _of_lock(path, path.stat().st_mtime_ns, path.with_name("pyproject.toml").stat().st_mtime_ns)
-            return packed(Listed(tuple(_of_file(path, constraints, 0)), tuple(constraints)))
+            return _limited(Listed(tuple(_of_file(path, constraints, 0)), tuple(constraints)))
         if isinstance(environment, list | tuple) and all(isinstance(each, str) for each in environment):
             found = sorted(set(_checked(environment, Path.cwd(), constraints, 0)))
-            return packed(Listed(tuple(found), tuple(constraints)))
+            return _limited(Listed(tuple(found), tuple(constraints)))
     except OSError as error:
         name = str(error.filename)
         if isinstance(environment, str) and name == str(local_path(environment).absolute()):
@@ -65,29 +57,25 @@ def requirements_of(environment: object) -> bytes:
     raise UsageError(f'environment is {shown(environment)}, but must be a list of requirements, a path, or "auto"')
 
 
-def packed(listed: Listed) -> bytes:
+def _limited(listed: Listed) -> bytes:
     if not listed.requirements:
         return b""
-    found = zlib.compress(json.dumps(listed).encode(), 9)
+    found = packed(listed)
     if len(found) > MAX_BYTES:
         raise UsageError(f"environment: the requirements have {len(found):,} compressed bytes, at most {MAX_BYTES:,}")
     return found
 
 
-def unpacked(data: bytes) -> Listed:
-    return Listed(*map(tuple, json.loads(zlib.decompress(data))))
-
-
 @functools.lru_cache(16)
 def _of_lock(path: Path, *_changed: int) -> bytes:
-    return packed(Listed(tuple(_without_own(_checked(_exported(path), path.parent, [], 0)))))
+    return _limited(Listed(tuple(_without_own(_checked(_exported(path), path.parent, [], 0)))))
 
 
 def _of_file(path: Path, constraints: list[str], depth: int) -> Iterator[str]:
     if depth > 20:
         raise UsageError(f"environment: {path} includes itself")
     try:
-        text = path.read_text("utf-8").replace("\\\n", " ")
+        text = path.read_text("utf-8-sig").replace("\\\n", " ")
     except UnicodeDecodeError:
         raise UsageError(f"environment: {str(path)!r} is not text; give a list, or a requirements file") from None
     return _checked(text.splitlines(), path.parent, constraints, depth + 1)
@@ -167,7 +155,7 @@ def _auto(_path: tuple[str, ...]) -> bytes:
         names = ", ".join(missing)
         text = f'environment="auto" leaves out packages that only this machine has: {names}; {_UPLOAD}'
         warnings.warn(text, stacklevel=2)
-    return packed(Listed(tuple(_without_own(found[name] for name in sorted(found)))))
+    return _limited(Listed(tuple(_without_own(found[name] for name in sorted(found)))))
 
 
 def _pinned(name: str, distribution: Distribution) -> str:

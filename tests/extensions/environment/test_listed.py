@@ -11,8 +11,8 @@ import pytest
 
 from scaler.errors import UsageError
 from scaler.extensions.environment import listed
-from scaler.extensions.environment.listed import requirements_of, unpacked
-from scaler.extensions.environment.requirements import digest_of
+from scaler.extensions.environment.installer import digest_of, unpacked
+from scaler.extensions.environment.listed import requirements_of
 
 
 def lines(environment: object) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def test_file_includes_other_files_and_absolute_paths(tmp_path: Path) -> None:
     (tmp_path / "more" / "base.txt").write_text("b \\\n  >=2  # at least\n./b.whl\n")
     (tmp_path / "limits.txt").write_text("c<3\n")
     path = tmp_path / "requirements.txt"
-    path.write_text("# ours\n--no-index\na==1\n-r more/base.txt\n--constraint=limits.txt\n")
+    path.write_text("\ufeff# ours\n--no-index\na==1\n-r more/base.txt\n--constraint=limits.txt\n")
     found = unpacked(requirements_of(path))
     assert found.requirements == ("--no-index", "a==1", "b    >=2", str(tmp_path / "more" / "b.whl"))
     assert found.constraints == ("c<3",)

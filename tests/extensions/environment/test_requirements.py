@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.config.load import model_of
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
-from scaler.extensions.environment.requirements import provide
+from scaler.extensions.environment.installer import Listed, packed, provide
 from tests.waiting import until
 
 WAIT_SECONDS = 120.0
@@ -26,15 +28,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    return tmp_path / "cache" / "scaler" / "requirements"
+    return tmp_path / "cache" / "scaler" / "packages"
 
 
 def wheel(folder: Path, version: str) -> Path:
-    """Create a wheel of a module that no other package has."""
+    """Create a wheel of a module that no other package has, with a program and a .pth file."""
     path = folder / f"tabulator-{version}-py3-none-any.whl"
     info = f"tabulator-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tabulator.py", f"VERSION = {version!r}\n")
+        archive.writestr("tabulator.py", f"VERSION = {version!r}\ndef main(): print(VERSION)\n")
+        archive.writestr("tabulator.pth", "import os; os.environ['TABULATOR'] = 'started'\n")
+        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\ntabulate = tabulator:main\n")
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tabulator\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
@@ -47,11 +51,24 @@ def imported(_: int = 0) -> tuple[str, str]:
     return tabulator.VERSION, tabulator.__file__
 
 
+def provided(*requirements: str, say: Callable[[str], object] = bool) -> Path:
+    folder, lock = provide(packed(Listed(requirements)), "requirements", say)
+    os.close(lock)
+    return folder
+
+
 def version_of_a_child() -> str:
     import subprocess  # noqa: PLC0415 (in the task)
 
     command = (sys.executable, "-c", "import tabulator; print(tabulator.VERSION)")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def output_of_the_program() -> tuple[str, str | None]:
+    import os  # noqa: PLC0415 (in the task)
+    import subprocess  # noqa: PLC0415
+
+    return subprocess.check_output("tabulate", text=True).strip(), os.environ.get("TABULATOR")
 
 
 def test_workers_import_their_managers_requirements_from_one_folder(tmp_path: Path, cache: Path) -> None:
@@ -65,6 +82,13 @@ def test_workers_import_their_managers_requirements_from_one_folder(tmp_path: Pa
         [folder] = [each for each in cache.iterdir() if each.is_dir()]
         assert found == {("1.0", str(folder / "tabulator.py"))}
         assert client.submit(version_of_a_child).result(WAIT_SECONDS) == "1.0"
+        assert client.submit(output_of_the_program).result(WAIT_SECONDS) == ("1.0", "started")
+
+
+def test_pip_installs_despite_settings_for_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setenv("PIP_REQUIRE_VIRTUALENV", "1")
+    assert (provided(str(wheel(tmp_path, "1.0"))) / "tabulator.py").exists()
 
 
 def test_unit_shows_what_it_installs_until_its_worker_joins(tmp_path: Path) -> None:
@@ -77,7 +101,7 @@ def test_unit_shows_what_it_installs_until_its_worker_joins(tmp_path: Path) -> N
 
     with SchedulerClusterCombo(n_workers=1, requirements=("b",)) as combo, Client(combo.get_address()) as client:
         future = client.submit(number)
-        assert until(lambda: "installs requirements: b" in client.explain(future), WAIT_SECONDS, pause_seconds=0.05)
+        assert until(lambda: "installs requirements (b)" in client.explain(future), WAIT_SECONDS, pause_seconds=0.05)
         flag.touch()
         assert future.result(WAIT_SECONDS) == 5
 
@@ -108,7 +132,8 @@ def test_uv_installs_once_for_workers_that_start_together(tmp_path: Path, cache:
     said: list[str] = []
     folders: set[Path] = set()
     threads = [
-        threading.Thread(target=lambda: folders.add(provide(("tabulator>=1,<2", "b"), said.append))) for _ in range(4)
+        threading.Thread(target=lambda: folders.add(provided("tabulator>=1,<2", "b", say=said.append)))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -117,11 +142,12 @@ def test_uv_installs_once_for_workers_that_start_together(tmp_path: Path, cache:
     [folder] = folders
     assert (folder / "ready.py").exists()
     [call] = (tmp_path / "calls").read_text().splitlines()
-    assert call.startswith(f"pip install -q --python {sys.executable} --target {folder}.new --constraint ")
-    assert call.endswith(" tabulator>=1,<2 b")
-    assert said.count("installs requirements: tabulator>=1,<2, b") == 1
-    assert provide(("b", "tabulator>=1,<2"), said.append) == folder
-    assert provide(("c",), said.append) != folder
+    files = f"--target {folder}.new -r {folder}.new/.requirements.txt --constraint {folder}.new/.constraints.txt"
+    assert call == f"pip install -q --python {sys.executable} {files}"
+    assert (folder / ".requirements.txt").read_text() == "tabulator>=1,<2\nb\n"
+    assert said.count("installs requirements (tabulator>=1,<2, b)") == 1
+    assert provided("b", "tabulator>=1,<2") == folder
+    assert provided("c") != folder
     assert not list(cache.glob("*.new"))
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ConfigError, TaskRejectedError
-from scaler.extensions.environment import prepare
+from scaler.extensions.environment import installer
+from scaler.extensions.environment.installer import PACKED
 from scaler.extensions.environment.listed import requirements_of
 from scaler.worker.agent.events import ActOnProcessor, ProcessorVerb, UseEnvironment
 from tests.extensions.environment.test_requirements import imported, uv, version_of_a_child, wheel
@@ -28,10 +32,13 @@ while test "$1" != --target; do shift; done
 folder=$2
 while test "$1" != -r; do shift; done
 version=$(sed -n 's/^tabulator==//p' "$2")
-while test "$version" = waits -a ! -e {flag}; do sleep 0.05; done
 if test "$version" = 9; then printf 'lots of text\\n\\nno tabulator 9\\n' >&2; exit 1; fi
-mkdir -p "$folder"
+mkdir {tests}/busy || echo overlap >> {tests}/overlaps
+mkdir -p "$folder/scaler"
+echo 'raise ImportError("wrong module")' | tee "$folder/typing.py" > "$folder/scaler/__init__.py"
+while test "$version" = waits -a ! -e {tests}/flag; do sleep 0.05; done
 echo "VERSION = '$version'" > "$folder/tabulator.py"
+rmdir {tests}/busy
 """
 
 
@@ -61,13 +68,24 @@ def with_parent() -> tuple[int, int]:
     return os.getpid(), os.getppid()
 
 
+def provided(*requirements: str, say: Callable[[str], object] = bool) -> tuple[Path, int]:
+    return installer.provide(requirements_of([*requirements]), "the packages of its environment", say)
+
+
+def kept(*requirements: str) -> Path:
+    folder, lock = provided(*requirements)
+    os.close(lock)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the record of an installer's calls. It installs tabulator in any version but 9."""
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the record of an installer's calls. It installs tabulator in any version but 9, and modules that would
+    break Python and Scaler."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    uv(tmp_path, INSTALL.format(flag=tmp_path / "flag"))
+    uv(tmp_path, INSTALL.format(tests=tmp_path))
     return tmp_path / "calls"
 
 
@@ -83,9 +101,7 @@ def client(address: str) -> Iterator[Client]:
         yield client
 
 
-def test_versions_of_a_package_run_at_the_same_time_on_one_worker(
-    client: Client, address: str, installer: Path
-) -> None:
+def test_versions_of_a_package_run_at_the_same_time_on_one_worker(client: Client, address: str, calls: Path) -> None:
     one, two = client.options(environment=["tabulator==1"]), client.options(environment=["tabulator==2"])
     with Client(address, environment=["tabulator==2"]) as other:
         futures = [each.submit(version) for _ in range(20) for each in (one, two, other)]
@@ -97,10 +113,10 @@ def test_versions_of_a_package_run_at_the_same_time_on_one_worker(
     assert one.submit(nested).result(WAIT_SECONDS) == ("1", "1", True)
     assert one.submit(version_of_a_child).result(WAIT_SECONDS) == "1"
     assert client.submit(is_missing).result(WAIT_SECONDS)
-    assert len(installer.read_text().splitlines()) == 2
+    assert len(calls.read_text().splitlines()) == 2
 
 
-def test_failed_installation_is_the_reason_of_tasks_and_the_worker_lives(client: Client, installer: Path) -> None:
+def test_failed_installation_is_the_reason_of_tasks_and_the_worker_lives(client: Client, calls: Path) -> None:
     before = client.submit(with_parent).result(WAIT_SECONDS)[1]
     futures = [client.submit_verbose(version, environment=["tabulator==9", "b"]) for _ in range(200)]
     for future in futures:
@@ -109,7 +125,7 @@ def test_failed_installation_is_the_reason_of_tasks_and_the_worker_lives(client:
         ):
             future.result(WAIT_SECONDS)
     assert client.submit(with_parent).result(WAIT_SECONDS)[1] == before
-    assert len(installer.read_text().splitlines()) == 1
+    assert len(calls.read_text().splitlines()) == 1
 
 
 def test_other_tasks_run_during_an_installation_and_waiting_ones_can_be_cancelled(
@@ -136,12 +152,16 @@ def test_killed_fork_server_is_replaced_and_its_tasks_run_again(client: Client, 
     assert one.submit(with_parent).result(WAIT_SECONDS)[1] != server
 
 
-def test_unused_environments_are_removed_after_the_most_recent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "KEPT", 2)
+def test_unused_environments_are_removed_after_the_most_recent_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "KEPT", 2)
+    other = tmp_path / "cache" / "scaler" / "environments" / "of_an_ssh_host"
+    other.mkdir(parents=True)
     folders = []
     locks = []
     for number in range(4):
-        folder, lock = prepare.provide(requirements_of([f"tabulator=={number}"]))
+        folder, lock = provided(f"tabulator=={number}")
         os.utime(folder, (number, number))
         folders.append(folder)
         locks.append(lock)
@@ -150,6 +170,52 @@ def test_unused_environments_are_removed_after_the_most_recent_ones(monkeypatch:
     assert [folder.exists() for folder in folders] == [True, False, True, True]
     for lock in (locks[0], *locks[2:]):
         os.close(lock)
+    assert other.exists()
+    kept("tabulator==5")
+    assert {each.name for each in folders[0].parent.iterdir()} == {"lock", folders[3].name, kept("tabulator==5").name}
+
+
+def test_environments_are_installed_one_after_the_other_on_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, waited = fcntl.flock, []
+
+    def lock_and_record(descriptor: int, kind: int) -> None:
+        try:
+            lock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited.append(kind)
+            (tmp_path / "flag").touch()
+            lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", lock_and_record)
+    first, second = (threading.Thread(target=kept, args=(f"tabulator=={each}",)) for each in ("waits", "1"))
+    first.start()
+    assert until((tmp_path / "busy").exists, WAIT_SECONDS)
+    second.start()
+    second.join()
+    (tmp_path / "flag").touch()
+    first.join()
+    assert waited == [fcntl.LOCK_EX]
+    assert not (tmp_path / "overlaps").exists()
+
+
+def test_environment_that_is_replaced_before_its_use_is_kept(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = kept("tabulator==1")
+    flock = fcntl.flock
+
+    def replace_before(descriptor: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(folder)
+        kept("tabulator==1")
+        flock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", replace_before)
+    _, lock = provided("tabulator==1")
+    assert len(calls.read_text().splitlines()) == 2
+    with (folder / PACKED).open() as other, pytest.raises(BlockingIOError):
+        flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(lock)
 
 
 @pytest.mark.full
@@ -159,68 +225,46 @@ def test_pip_installs_wheels_for_workers_of_one_host_once(tmp_path: Path) -> Non
     path.write_text(f"tabulator @ file://{wheel(tmp_path, '1.0')}\n")
     with SchedulerClusterCombo(n_workers=2) as combo, Client(combo.get_address(), environment=path) as client:
         found = {client.submit(imported, number).result(WAIT_SECONDS) for number in range(10)}
-    [folder] = [each for each in (tmp_path / "cache" / "scaler" / "environments").iterdir() if each.is_dir()]
+    [folder] = [each for each in (tmp_path / "cache" / "scaler" / "packages").iterdir() if each.is_dir()]
     assert found == {("1.0", str(folder / "tabulator.py"))}
 
 
 def test_credentials_of_an_index_are_in_no_error() -> None:
-    given = requirements_of(["--index-url=https://ann:secret@host/simple", "tabulator==9"])
     with pytest.raises(ConfigError, match=r"environment \(tabulator==9\)") as error:
-        prepare.provide(given)
+        provided("--index-url=https://ann:secret@host/simple", "tabulator==9")
     assert "secret" not in str(error.value)
-    given = requirements_of(["--no-index", "tabulator @ https://ann:secret@host/tabulator.whl", "tabulator==9"])
     with pytest.raises(ConfigError, match=r"https://host/tabulator\.whl") as error:
-        prepare.provide(given)
+        provided("--no-index", "tabulator @ https://ann:secret@host/tabulator.whl", "tabulator==9")
     assert "secret" not in str(error.value)
 
 
 def test_other_users_cannot_read_the_requirements_of_an_environment() -> None:
-    folder, lock = prepare.provide(requirements_of(["tabulator==1"]))
-    os.close(lock)
-    assert folder.parent.stat().st_mode & 0o077 == 0
+    assert kept("tabulator==1").parent.stat().st_mode & 0o077 == 0
 
 
 def test_requirement_with_many_hashes_is_installed() -> None:
     hashes = [f"--hash=sha256:{number:064x}" for number in range(5)]
-    folder, lock = prepare.provide(requirements_of([f"tabulator==1 {' '.join(hashes)}"]))
-    os.close(lock)
-    assert (folder / "tabulator.py").exists()
+    assert (kept(f"tabulator==1 {' '.join(hashes)}") / "tabulator.py").exists()
 
 
-def test_what_killed_processes_left_is_removed_unless_in_use(tmp_path: Path) -> None:
-    cache = tmp_path / "cache" / "scaler" / "environments"
-    for name in ("a.new", "b.old", "c.new"):
+def test_what_killed_processes_and_failures_left_is_removed(tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "scaler" / "packages"
+    for name in ("a", "a.new"):
         (cache / name / "package").mkdir(parents=True)
-    with (cache / "c.lock").open("w") as used:
-        fcntl.flock(used, fcntl.LOCK_EX)
-        os.close(prepare.provide(requirements_of(["tabulator==1"]))[1])
-    assert [each.name for each in cache.iterdir() if each.suffix in (".new", ".old")] == ["c.new"]
-
-
-def test_folder_that_another_process_removes_does_not_fail_an_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "cache" / "scaler" / "environments" / "gone"
-    gone.mkdir(parents=True)
-    real = Path.stat
-
-    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
-        found = real(path, follow_symlinks=follow_symlinks)
-        if path == gone:  # between the listing and its second use
-            gone.rmdir()
-        return found
-
-    monkeypatch.setattr(Path, "stat", stat)
-    os.close(prepare.provide(requirements_of(["tabulator==1"]))[1])
+    for name, age in (("a.failed", installer.FAILED_SECONDS + 1), ("b.failed", 0)):
+        (cache / name).touch()
+        os.utime(cache / name, (time.time() - age,) * 2)
+    folder = kept("tabulator==1")
+    assert {each.name for each in cache.iterdir()} == {"b.failed", "lock", folder.name}
 
 
 def test_killed_process_leaves_no_installer_and_no_lock(tmp_path: Path) -> None:
     given = requirements_of(["tabulator==waits"])
-    code = f"from scaler.extensions.environment.prepare import provide; provide({given!r})"
+    code = f"from scaler.extensions.environment.installer import provide; provide({given!r}, '')"
     with subprocess.Popen([sys.executable, "-c", code]) as process:
-        assert until((tmp_path / "calls").exists, WAIT_SECONDS)
+        assert until((tmp_path / "busy").exists, WAIT_SECONDS)
         process.kill()
-    [path] = (tmp_path / "cache" / "scaler" / "environments").glob("*.lock")
+    path = tmp_path / "cache" / "scaler" / "packages" / "lock"
 
     def is_free() -> bool:
         with path.open() as lock:
