@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial, wraps
 from types import ModuleType
-from typing import Any, Never
+from typing import Any, Literal, Never
 
 from scaler.process_state import lossy_stream
 from scaler.worker.frames import Note
@@ -35,75 +35,29 @@ def isolate(context: ProcessorContext, _send: Callable[[Note], None]) -> None:
     context.state = StateRestorer(context.tee)
 
 
-class ProcessGuard(ProcessState):
-    """Detects changes when they are made. A forked copy of the processor exits with its task; otherwise the copy, which
-    has the sockets, would receive tasks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pid = os.getpid()
-        self._limits: dict[int, tuple[int, int]] = {}
-        os.register_at_fork(after_in_child=self._spoil)
-        for name, place in (("setrlimit", 0), ("prlimit", 1)):
-            setattr(resource, name, self._noting(getattr(resource, name), place))
-
-    def undo(self, error: BaseException | None) -> str:
-        """Restore limits as far as permitted. Exits in a forked copy."""
-        if os.getpid() != self._pid:
-            _end_copy(error)
-        self.is_spoilt = False
-        names = {number: name for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
-        for which, (soft, _) in self._limits.items():
-            hard = resource.getrlimit(which)[1]
-            finite = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-            with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit.__wrapped__(which, (min(finite, default=resource.RLIM_INFINITY), hard))  # type: ignore[attr-defined]
-        changed = ", ".join(names.get(which, str(which)) for which in self._limits)
-        return f"a task has changed its limits ({changed})"
-
-    def _spoil(self) -> None:
-        self.is_spoilt = True
-
-    def _noting(self, change: Callable[..., Any], place: int) -> Callable[..., Any]:
-        @wraps(change)
-        def noting(*args: Any) -> Any:
-            is_own = not place or (args and args[0] in (0, self._pid))
-            if is_own and len(args) == place + 2:
-                with contextlib.suppress(ValueError, TypeError, OSError):  # the call itself raises the error again
-                    self._limits.setdefault(args[place], resource.getrlimit(args[place]))
-                    self.is_spoilt = True
-            return change(*args)
-
-        return noting
-
-
-def _end_copy(error: BaseException | None) -> Never:
-    code = 0
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else error.code is not None
-    elif error is not None:
-        code = 1
-        traceback.print_exception(error)
-    flush_streams()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 _FIRST_COPY = 64
 """Lowest number for copies of standard descriptors. User code may rely on lower numbers."""
 
-Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
-"""Receives the arguments of a call. Returns a key of the changed state with a function that restores it, or None."""
+Restore = tuple[object, Callable[[], object]]
+"""A key of changed state, and a function that restores it."""
 
 
-class StateRestorer(ProcessGuard):
+class StateRestorer(ProcessState):
+    """Detects changes when they are made. A forked copy of the processor exits with its task; otherwise the copy, which
+    has the sockets, would receive tasks."""
+
     def __init__(self, tee: Callable[[bool, Any], object]) -> None:
         """tee: forwards the text of a new stream; receives is_stderr and the stream."""
         super().__init__()
+        self._pid = os.getpid()
+        self._limits: dict[int, tuple[int, int]] = {}
         self._undo: dict[object, Callable[[], object]] = {}
         self._tee = tee
         first = min(_FIRST_COPY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in range(3)]
+        os.register_at_fork(after_in_child=partial(setattr, self, "is_spoilt", True))
+        self._note(resource, "setrlimit", self._limit)
+        self._note(resource, "prlimit", lambda pid, *limit: pid in (0, self._pid) and self._limit(*limit))
         self._note(os, "chdir", self._directory)
         self._note(os, "fchdir", self._directory)
         self._note(os, "umask", partial(_exchanged, os.umask, 0o777))
@@ -124,6 +78,20 @@ class StateRestorer(ProcessGuard):
         all_of_locale = partial(locale.setlocale, locale.LC_ALL)
         self._note(locale, "setlocale", partial(_value, all_of_locale, all_of_locale))
 
+    def undo(self, error: BaseException | None) -> str:
+        """Restore limits as far as permitted. Exits in a forked copy."""
+        if os.getpid() != self._pid:
+            _end_copy(error)
+        self.is_spoilt = False
+        names = {number: name for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
+        for which, (soft, _) in self._limits.items():
+            hard = resource.getrlimit(which)[1]
+            finite = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit.__wrapped__(which, (min(finite, default=resource.RLIM_INFINITY), hard))  # type: ignore[attr-defined]
+        changed = ", ".join(names.get(which, str(which)) for which in self._limits)
+        return f"a task has changed its limits ({changed})"
+
     def restore(self) -> None:
         undo, self._undo = self._undo, {}
         # Timers first, so that no timer calls a removed handler or kills the process.
@@ -141,26 +109,31 @@ class StateRestorer(ProcessGuard):
             setattr(sys, name, stream)
         sys.stdin = self.streams[0]
 
-    def _note(self, module: ModuleType, name: str, before: Before) -> None:
-        """Wrap a function of a module to record its changes. The function can still be pickled by name."""
+    def _note(self, module: ModuleType, name: str, before: Callable[..., Restore | Literal[False] | None]) -> None:
+        """Wrap a function of a module to record its changes. The function can still be pickled by name.
+
+        before: receives the arguments of a call."""
         change = getattr(module, name)
 
         @wraps(change)
         def noting(*args: Any, **kwargs: Any) -> Any:
-            found = None
             if not _is_importing():
                 with contextlib.suppress(Exception):  # the call itself raises an error for invalid arguments
-                    found = before(*args, **kwargs)
-            if found is not None and found[0] not in self._undo:
-                self._undo[found[0]] = found[1]
-                self.is_changed = True
+                    if (found := before(*args, **kwargs)) and found[0] not in self._undo:
+                        self._undo[found[0]] = found[1]
+                        self.is_changed = True
             return change(*args, **kwargs)
 
         for place in {module, sys.modules.get(change.__module__ or "", module)}:
             if getattr(place, name, None) is change:
                 setattr(place, name, noting)
 
-    def _directory(self, *_: object) -> tuple[object, Callable[[], object]] | None:
+    def _limit(self, which: int, *limits: object) -> None:
+        if limits:
+            self._limits.setdefault(which, resource.getrlimit(which))
+            self.is_spoilt = True
+
+    def _directory(self, *_: object) -> Restore | None:
         if "directory" in self._undo:
             return None
         # A descriptor, because the directory may be moved or removed.
@@ -172,23 +145,27 @@ class StateRestorer(ProcessGuard):
 
         return "directory", restore
 
-    def _standard_descriptor(self, first: int, *_: int) -> tuple[object, Callable[[], object]] | None:
-        return ("descriptors", self._restore_descriptors) if first <= 2 else None
-
-    def _restore_descriptors(self) -> None:
-        for number, copy in enumerate(self._copies):
-            os.dup2(copy, number)
+    def _standard_descriptor(self, first: int, *_: int) -> Restore | None:
+        return ("descriptors", lambda: [*map(os.dup2, self._copies, range(3))]) if first <= 2 else None
 
 
-def _value(
-    change: Callable[[Any], object], get: Callable[[], object], *_: object, **__: object
-) -> tuple[object, Callable[[], object]]:
+def _end_copy(error: BaseException | None) -> Never:
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else error.code is not None
+    elif error is not None:
+        code = 1
+        traceback.print_exception(error)
+    flush_streams()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _value(change: Callable[[Any], object], get: Callable[[], object], *_: object, **__: object) -> Restore:
     return change, partial(change, get())
 
 
-def _exchanged(
-    change: Callable[[Any], Any], neutral: int, *_: object, **__: object
-) -> tuple[object, Callable[[], object]]:
+def _exchanged(change: Callable[[Any], Any], neutral: int, *_: object, **__: object) -> Restore:
     """Like `_value`, for a function that returns the previous value."""
     before = change(neutral)
     change(before)
@@ -204,7 +181,7 @@ def _is_importing() -> bool:
     return False
 
 
-def _variable(name: str | bytes, *_: object) -> tuple[object, Callable[[], object]]:
+def _variable(name: str | bytes, *_: object) -> Restore:
     # os.environ still has the previous value.
     name = os.fsencode(name)
     value = os.environb.get(name)
@@ -213,7 +190,7 @@ def _variable(name: str | bytes, *_: object) -> tuple[object, Callable[[], objec
     return ("variable", name), partial(os.environb.__setitem__, name, value)
 
 
-def _handler(number: int, *_: object) -> tuple[object, Callable[[], object]] | None:
+def _handler(number: int, *_: object) -> Restore | None:
     before = _signal.getsignal(number)
     if before is None:
         return None
@@ -226,18 +203,18 @@ def _handler(number: int, *_: object) -> tuple[object, Callable[[], object]] | N
     return ("signal", number), restore
 
 
-def _mask(change: Callable[..., Any], *_: object) -> tuple[object, Callable[[], object]] | None:
+def _mask(change: Callable[..., Any], *_: object) -> Restore | None:
     # Masks are per thread. `current_thread` would register a thread unknown to `threading`.
     if threading.get_ident() != threading.main_thread().ident:
         return None
     return "mask", partial(change, signal.SIG_SETMASK, change(signal.SIG_BLOCK, ()))
 
 
-def _timer(which: int) -> tuple[object, Callable[[], object]]:
+def _timer(which: int) -> Restore:
     return ("timer", which), partial(signal.setitimer, which, 0)
 
 
-def _filters(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
+def _filters(*_: object, **__: object) -> Restore:
     before = list(warnings.filters)
 
     def restore() -> None:
