@@ -97,29 +97,7 @@ class AgentCore:
         }
 
     def step(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
-        executor = self.executor
-        self._take(inputs, now)
-        if executor.broken and not self._exit_code:
-            self._exit_code = 1
-            self._stop(e.StopRequested(executor.broken), now)
-        if self._drain_text and not self._has_ended:
-            executor.returned(executor.queue.drain(), started=False)
-            if not executor.queue.attempts and now >= self._drain_answer_until:
-                self._end(self._exit_code, executor.broken or self._drain_text)
-        if not self._has_ended:
-            may_start = self._stage is LeaseStage.NORMAL and self._store is not None and not self._has_reported
-            executor.settle(now, may_start)
-        self.wake_at = executor.wake_at
-        return executor.take_commands()
-
-    def close(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
-        self._take(inputs, now)
-        self.executor.close()
-        return self.executor.take_commands()
-
-    def _take(self, inputs: Sequence[e.AgentInput], now: float) -> None:
-        handlers = self._handlers
-        executor = self.executor
+        executor, handlers = self.executor, self._handlers
         for item in inputs:
             kind = type(item)
             if kind is Received or kind is Resumed:
@@ -136,6 +114,24 @@ class AgentCore:
                 handlers[kind](item, now)
             else:
                 executor.take(item, now)
+        if executor.broken and not self._exit_code:
+            self._exit_code = 1
+            self._stop(e.StopRequested(executor.broken), now)
+        if self._drain_text and not self._has_ended:
+            executor.returned(executor.queue.drain(), started=False)
+            if not executor.queue.attempts and now >= self._drain_answer_until:
+                self._end(self._exit_code, executor.broken or self._drain_text)
+        if not self._has_ended:
+            may_start = self._stage is LeaseStage.NORMAL and self._store is not None and not self._has_reported
+            executor.settle(now, may_start)
+        self.wake_at = executor.wake_at
+        return executor.take_commands()
+
+    def close(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
+        self._has_ended = True
+        commands = self.step(inputs, now)
+        self.executor.close()
+        return commands + self.executor.take_commands()
 
     # -- events and messages from the scheduler ----------------------------------------------------------------------
 

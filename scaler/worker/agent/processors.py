@@ -364,11 +364,11 @@ class ProcessorAgent(Agent):
 
     def _on_readable(self, number: int) -> None:
         found = self._read(number, MAX_READ_PER_WAKEUP)
-        if len(self._processors) > 1:
+        if len(self._processors) > 1 or self._connector is None:
             self.take_soon(*found)
-        else:  # no other results to wait for
+        elif found:  # no other results to wait for
             self._pending += found
-            self._take_pending()
+            self._connector.together(self.take)
 
     def _read(self, number: int, limit: int = sys.maxsize) -> list[e.AgentInput]:
         """Read a processor's datagrams. Returns inputs for the core and forwards the rest."""
