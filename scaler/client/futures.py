@@ -81,7 +81,7 @@ class FutureTable:
         self.observer: Observer | None = None
         self.inbox: list[t.SessionInput] = []
         self.is_awake = False
-        self._wake = wake
+        self.wake_thread = wake
         self._is_forked = False
         self.ids = ids
         self.session = TaskSession()
@@ -137,7 +137,7 @@ class FutureTable:
     def wake(self) -> None:
         self.is_awake = True
         try:
-            self._wake()
+            self.wake_thread()
         except RuntimeError:  # the loop and the client are closed
             pass
         except BaseException:  # Ctrl-C: the next submit must wake the thread

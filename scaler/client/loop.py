@@ -34,8 +34,7 @@ from scaler.net.questions import Questions
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import give_memory_back
 from scaler.protocol import messages as m
-from scaler.serialization import parts_of
-from scaler.serialization.chunks import ATOMS
+from scaler.serialization import ATOMS, parts_of
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Maximum bytes of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""
@@ -91,7 +90,7 @@ class ClientLoop:
         self._loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
         self.futures = FutureTable(
             session_ids(session_id) if session_id else IdFactory(new_peer_id()),
-            wake=partial(self._loop.call_soon_threadsafe, self._wake),
+            wake=partial(self._loop.call_soon_threadsafe, self._iterate),
             upload=lambda parts: self.transfers.upload(parts),  # noqa: PLW0108 (transfers does not exist yet)
             blocked=blocked,
             why_late=self.why_late,
@@ -276,6 +275,7 @@ class ClientLoop:
         except errors.ScalerError as error:
             self._connected.set_exception(error)
             return
+        self.futures.wake_thread = partial(self._loop.call_soon_threadsafe, self._connector.together, self._iterate)
         self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
 
     def _on_events(self, received: list[ConnectorEvent]) -> None:
@@ -307,12 +307,6 @@ class ClientLoop:
                     why = f"the scheduler refused this client: {refused.text}"
                     self.futures.close(why, errors.SchedulerLostError(refused.text))
         self._iterate(inputs, resolved)
-
-    def _wake(self) -> None:
-        if self._connector is None:
-            self._iterate()
-        else:
-            self._connector.together(self._iterate)
 
     def _iterate(self, inputs: Sequence[t.SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
         """Step the session and send its messages. Without a connection, tasks wait in the session."""

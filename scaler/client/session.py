@@ -263,10 +263,28 @@ class TaskSession:
             commands += _in_slices(m.Pin, self._unpinned)
         if self._unasked:
             commands += _in_slices(m.Redeliver, self._unasked)
-        if self._unsent:
-            self._send_tasks(commands, ready, now)
+        free_bytes, room = ready.free_bytes, sys.maxsize
+        if ready.max_pending >= 0:
+            room = ready.max_pending - (len(self.pending) - self._unsent_count) - len(self.cancelling)
+        unsent, gated = self._unsent, self._gated
+        while unsent and free_bytes > 0 and room > 0:
+            acknowledged = self._acknowledgeable() if self._naming or gated else self.resolved
+            is_again = unsent[0].stage is t.Stage.AGAIN
+            submit, size, count = self._take_batch(room, is_again, commands)
+            if submit.groups:
+                self._acknowledged = max(self._acknowledged, acknowledged)
+                self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
+                submit.acknowledged, submit.again = acknowledged, self._epoch - 1 if is_again else 0
+                commands.append(submit)
+            free_bytes -= size
+            room -= count
+            self._unsent_count -= count
+        if not unsent:
+            self._naming.clear()
+            if not gated:
+                self._dropped.clear()
         if now >= self._acknowledge_at:
-            number = self._acknowledgeable() if self._naming or self._gated else self.resolved
+            number = self._acknowledgeable() if self._naming or gated else self.resolved
             if number > self._acknowledged:
                 commands.append(m.AcknowledgeResults(number))
                 self._acknowledged = number
@@ -283,39 +301,10 @@ class TaskSession:
         number = naming[0].resolved if naming else self.resolved
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
-    def _send_tasks(self, commands: list[t.SessionCommand], ready: t.ConnectionReady, now: float) -> None:
-        free_bytes, room = ready.free_bytes, sys.maxsize
-        if ready.max_pending >= 0:
-            room = ready.max_pending - (len(self.pending) - self._unsent_count) - len(self.cancelling)
-        unsent, gated = self._unsent, self._gated
-        while unsent and free_bytes > 0 and room > 0:
-            acknowledged = self._acknowledgeable() if self._naming or gated else self.resolved
-            functions: list[tuple[bytes, bytes]] = []
-            groups: dict[t.TaskTemplate, m.TaskGroup] = {}
-            is_again = unsent[0].stage is t.Stage.AGAIN
-            size, count = self._take_batch(functions, groups, room, is_again, commands)
-            if groups:
-                self._acknowledged = max(self._acknowledged, acknowledged)
-                self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
-                epoch = self._epoch - 1 if is_again else 0
-                commands.append(m.Submit(functions, list(groups.values()), acknowledged, epoch))
-            free_bytes -= size
-            room -= count
-            self._unsent_count -= count
-        if not unsent:
-            self._naming.clear()
-            if not gated:
-                self._dropped.clear()
-
-    def _take_batch(
-        self,
-        functions: list[tuple[bytes, bytes]],
-        groups: dict[t.TaskTemplate, m.TaskGroup],
-        room: int,
-        is_again: bool,
-        commands: list[t.SessionCommand],
-    ) -> tuple[int, int]:
-        """Move the next tasks into groups of one Submit, either all new or all resent; return bytes and task count."""
+    def _take_batch(self, room: int, is_again: bool, commands: list[t.SessionCommand]) -> tuple[m.Submit, int, int]:
+        """Move the next tasks, either all new or all resent, into one Submit; return it with bytes and task count."""
+        groups: dict[t.TaskTemplate, m.TaskGroup] = {}
+        submit = m.Submit([], [], 0)
         unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
         sent, again = t.Stage.SENT, t.Stage.AGAIN
         size, left = 0, room
@@ -332,10 +321,13 @@ class TaskSession:
             group = groups.get(template)
             if group is None:
                 group = groups[template] = m.TaskGroup(template.spec, [], [], [])
+                submit.groups.append(group)
                 size += m.GROUP_BYTES
                 for function in template.functions:
                     if function.announced_in != self._epoch:
-                        size += self._announce(function, functions)
+                        function.announced_in = self._epoch
+                        submit.functions.append((function.id, function.payload))
+                        size += m.GROUP_BYTES + len(function.payload)
             payload = task.payload
             group.ids.append(task.task_id)
             group.payloads.append(payload)
@@ -346,12 +338,7 @@ class TaskSession:
                 size += _add_columns(group, task, template, has_labels=has_labels)
             if gated:
                 gated.pop(task, None)
-        return size, room - left
-
-    def _announce(self, function: t.FunctionReference, functions: list[tuple[bytes, bytes]]) -> int:
-        function.announced_in = self._epoch
-        functions.append((function.id, function.payload))
-        return m.GROUP_BYTES + len(function.payload)
+        return submit, size, room - left
 
     def _is_orphan(self, task: t.ClientTask, commands: list[t.SessionCommand]) -> bool:
         """Drop a task that references a dropped, never-sent task; return whether it was dropped."""
