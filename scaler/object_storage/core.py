@@ -16,7 +16,7 @@ from scaler.ids import cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import LOCAL, Broken, Closed, Opened, Received, Resumed
 from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body
-from scaler.object_storage.exchange import ChunkRun, Exchange, PartialObject
+from scaler.object_storage.exchange import ChunkRun, Exchange
 from scaler.object_storage.messages import (
     CopyObjects,
     FetchChunks,
@@ -32,6 +32,7 @@ from scaler.object_storage.messages import (
 )
 from scaler.object_storage.objects import DONE, Answer, ResultCache, StorageTable
 from scaler.object_storage.sending import BodySender, StoragePeer, WaitingGet
+from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.object_storage.spilling import BodiesMoved, StorageLimits
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import LARGE_BYTES
@@ -468,7 +469,7 @@ class StorageCore:
         held = [row for row in self.objects.sizes() if row[1] >= min_bytes]
         self.exchange.opened(held, self.backend_held() if self.backend_held is not None else ())
 
-    def _partial(self, object_id: bytes) -> PartialObject | None:
+    def _partial(self, object_id: bytes) -> GrowingMemory | None:
         fetch = self.exchange.fetches.get(object_id)
         return None if fetch is None else fetch.memory
 
@@ -484,7 +485,7 @@ class StorageCore:
             else:
                 self._delayed.append(run)
 
-    def reserve(self, object_id: bytes, memory: PartialObject, size_bytes: int) -> bool:
+    def reserve(self, object_id: bytes, memory: GrowingMemory, size_bytes: int) -> bool:
         """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False if there is no
         space."""
         if not self._make_room(size_bytes):

@@ -6,10 +6,10 @@ answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from scaler.object_storage.body import Body
 from scaler.object_storage.messages import (
@@ -23,6 +23,7 @@ from scaler.object_storage.messages import (
     StoreAddress,
     StoresChanged,
 )
+from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.protocol.chunks import chunk_count
 from scaler.protocol.messages import Message, split
 
@@ -30,21 +31,6 @@ MAX_ROWS_PER_MESSAGE = 10_000
 """Keeps messages to the scheduler within the size of a control message."""
 REPORT_SECONDS = 0.1
 """Reports of put objects wait for this long while no other store needs them."""
-
-
-class PartialObject(Protocol):
-    @property
-    def parts(self) -> list[int]:
-        """Sizes of the object's parts."""
-
-    def frames(self, offset: int, size: int) -> list[memoryview] | None:
-        """Return a range as message frames; None if some of it has not arrived."""
-
-    def write(self, offset: int, frames: Sequence[memoryview]) -> None:
-        """Write whole chunks at an offset of the object's bytes. Raises ValueError beyond the end, and OSError."""
-
-    def body(self) -> Body:
-        """Return the complete object. Raises ValueError or OSError if it cannot be shared."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +54,7 @@ class WantedObject:
     size_bytes: int = 0
     have: int = 0
     runs: set[ChunkRun] = field(default_factory=set)
-    memory: PartialObject | None = None
+    memory: GrowingMemory | None = None
     reserved_bytes: int = 0
     small: Body | None = None
     kept_bytes: int | None = None

@@ -11,8 +11,8 @@ from scaler.ids import cache_owner
 from scaler.net.connection import Identity
 from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, Body, cut_out
 from scaler.object_storage.commands import SendToPeer
-from scaler.object_storage.exchange import PartialObject
 from scaler.object_storage.messages import GetObject, StorageReply, StorageResult
+from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
@@ -115,7 +115,7 @@ class BodySender:
         self._peers[peer] = None
         return []
 
-    def add_chunks(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> list[SendToPeer]:
+    def add_chunks(self, peer: StoragePeer, message: GetObject, partial: GrowingMemory) -> list[SendToPeer]:
         """Queue a range of an incomplete object for another store. Returns an error reply if chunks are missing."""
         frames = partial.frames(message.offset, message.size)
         if frames is None:

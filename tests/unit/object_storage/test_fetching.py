@@ -80,20 +80,20 @@ class HostStory(Story):
         return self.step(RunCame(run, len(content)))
 
 
-class Chunks:
-    def __init__(self, have: bytes) -> None:
+class Chunks(GrowingMemory):
+    def __init__(self, have: bytes) -> None:  # without a memory file
         self.parts = [len(have)]
-        self._have = have
+        self._content = have
 
     def frames(self, offset: int, size: int) -> list[memoryview] | None:
-        found = self._have[offset : offset + size]
+        found = self._content[offset : offset + size]
         return None if b"-" in found else [memoryview(found)]
 
     def write(self, offset: int, frames: Sequence[memoryview]) -> None:
-        self._have = self._have[:offset] + b"".join(frames) + self._have[offset + len(b"".join(frames)) :]
+        self._content = self._content[:offset] + b"".join(frames) + self._content[offset + len(b"".join(frames)) :]
 
     def body(self) -> Body:
-        return body(self._have)
+        return body(self._content)
 
 
 def body(content: bytes) -> Body:
