@@ -24,7 +24,7 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
 from scaler.serialization import Serializer
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.exceptions import hide_frames, hiding_frames
-from scaler.serialization.snapshot import FunctionSnapshot, snapshot_of
+from scaler.serialization.snapshot import FunctionSnapshot, modules_by_value, snapshot_of
 
 MAX_NAME_CHARACTERS = 200
 MAX_CACHED_FUNCTIONS = 1024
@@ -63,7 +63,7 @@ class TemplateTable:
         """The serializer and the uploaded code, by field of a Spec, once a template needs them."""
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[int, CachedFunction] = {}
-        self._by_value = serialization.modules_by_value()
+        self._by_value = modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
         """Recently used functions, kept so that they are not released and registered again for the next task."""
 
@@ -72,7 +72,7 @@ class TemplateTable:
         observer = self._futures.observer
         if observer is not None and not options.context:
             options = options._replace(context=observer.context(options))
-        by_value = serialization.modules_by_value()
+        by_value = modules_by_value()
         if by_value != self._by_value:  # functions pickled by name may now have to be pickled by value
             self._by_value = by_value
             self._cached.clear()

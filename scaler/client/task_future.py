@@ -13,9 +13,8 @@ from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, Scal
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskSettled, TaskTemplate
 from scaler.errors import UsageError
 from scaler.protocol.messages import Outcome, PayloadTag
-from scaler.serialization import Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of
+from scaler.serialization import ATOMS, Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
-from scaler.serialization.chunks import ATOMS
 from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate, take_origin
 from scaler.texts import readable
 

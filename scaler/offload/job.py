@@ -20,10 +20,10 @@ from scaler.offload.call import Call, CallResult, pack_result, unpack_call
 from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.snapshot import Fresh, loading
-from scaler.serialization.uploads import Uploads
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import MAX_OUTPUT_BYTES, OMITTED_TEXT, TeedStreams, redirected_output
+from scaler.worker.processor.functions import Uploads
 
 MAX_LOADED = 64
 NO_CLIENTS = (

@@ -16,18 +16,30 @@ import pickle
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from types import GeneratorType
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import GeneratorType, ModuleType
 from typing import Any, cast
 
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
 from scaler.plugins import part_of
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
-from scaler.serialization import moved as moved
+from scaler.serialization.snapshot import Fresh, Unchanging, modules_by_value
 from scaler.texts import shown
 
+MOVED = {
+    "scaler.client.chunks": "scaler.extensions.maps.chunks",
+    "scaler.client.graph_plan": "scaler.extensions.graphs.plan",
+    "scaler.client.graph_tasks": "scaler.extensions.graphs.program",
+    "scaler.serialization.chunks": "scaler.serialization",
+    "scaler.serialization.separate": "scaler.extensions.maps.values",
+}
+"""Old names of modules that have moved since the last release. Pickles in journals and bundles contain these names."""
+ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Immutable types, which are safe to share and cheap to keep in one pickle."""
 MAX_PARTIALS = 20
 Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
@@ -103,13 +115,6 @@ def own_buffer(part: memoryview) -> Buffer:
     except TypeError:
         return bytearray(part)
     return whole if whole.nbytes == part.nbytes and not whole.readonly else bytearray(part)
-
-
-def modules_by_value() -> Set[str]:
-    """Return the modules whose functions the user told cloudpickle to pickle by value."""
-    # The registry does not exist while another thread is importing cloudpickle.
-    registered = getattr(sys.modules.get("cloudpickle"), "list_registry_pickle_by_value", None)
-    return frozenset() if registered is None else registered()
 
 
 def size_of(parts: Sequence[Buffer]) -> int:
@@ -330,3 +335,56 @@ def name_of(function: object) -> str:
             break
         function = cast("partial[Any]", function).func
     return type(function).__qualname__
+
+
+class ManyCalls:
+    """Results of a chunk. calls: number of ended and of failed ones."""
+
+    __slots__ = ()
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+
+class ManyCallsFunction(Unchanging):
+    """A function that makes the calls of a chunk."""
+
+    def replay(self, *args: Any) -> list[Any]:
+        """Make the calls as a debugger needs them: an exception propagates from the call that raised it."""
+        raise NotImplementedError
+
+
+class PickledFunction(Unchanging):
+    """A pickled function. `fresh` returns the function in its pickled state for each call."""
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # for repeated loading
+        self.fresh = Fresh(lambda: load_function(parts))
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        return PickledFunction, ([outside(part, protocol) for part in self._parts],)
+
+
+def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
+    """Return pickled bytes out of band if the protocol allows, so that they are not searched for names."""
+    return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
+
+
+class MovedModules:
+    """An import hook. A module with an old name contains the new module's contents."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        return ModuleSpec(name, MovedModules) if name in MOVED else None  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(_spec: ModuleSpec) -> None: ...
+
+    @staticmethod
+    def exec_module(old: ModuleType) -> None:
+        new = import_module(MOVED[old.__name__])
+        vars(old).update({name: value for name, value in vars(new).items() if not name.startswith("__")})
+
+
+sys.meta_path.append(MovedModules)

@@ -17,6 +17,7 @@ from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
 from scaler.serialization import (
+    ATOMS,
     Buffer,
     Parts,
     Serializer,
@@ -31,7 +32,6 @@ from scaler.serialization import (
     parts_of,
     unpicklable,
 )
-from scaler.serialization.chunks import ATOMS
 
 _SERIALIZED = 0
 _INPUT = 1

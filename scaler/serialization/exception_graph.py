@@ -18,8 +18,8 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple, cast
 
 from scaler.errors import RemoteError, RemoteTraceback
-from scaler.serialization import PLAIN_PICKLE_ERRORS, describe, modules_by_value
-from scaler.serialization.snapshot import HEAP_TYPE
+from scaler.serialization import PLAIN_PICKLE_ERRORS, describe
+from scaler.serialization.snapshot import HEAP_TYPE, modules_by_value
 
 MAX_CAUSES = 10
 """Maximum length of the chain of causes shown or sent with an exception."""

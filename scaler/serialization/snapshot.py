@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set, Sized
 from dis import opmap
 from enum import Enum
 from functools import _lru_cache_wrapper, partial
@@ -292,10 +292,14 @@ def _is_logger(kind: type) -> bool:
 
 def _is_by_value(module: str) -> bool:
     """Return whether the user registered a module or its parent for pickling by value."""
-    from scaler.serialization import modules_by_value  # noqa: PLC0415 (circular import)
+    return any(module == each or module.startswith(f"{each}.") for each in modules_by_value())
 
-    registered = modules_by_value()
-    return bool(registered) and any(module == each or module.startswith(f"{each}.") for each in registered)
+
+def modules_by_value() -> Set[str]:
+    """Return the modules whose functions the user told cloudpickle to pickle by value."""
+    # The registry does not exist while another thread is importing cloudpickle.
+    registered = getattr(sys.modules.get("cloudpickle"), "list_registry_pickle_by_value", None)
+    return frozenset() if registered is None else registered()
 
 
 def _contents(cell: types.CellType) -> object:

@@ -25,13 +25,21 @@ from scaler.ids import content_id, show, task_id_of
 from scaler.monitor.messages import Explain, Explained, FailedTask, ReadFailure, ReadLog, TaskLog
 from scaler.paths import local_path
 from scaler.protocol import messages as m
-from scaler.serialization import Parts, describe, load_function, load_serializer, load_value, parts_of, to_payload
+from scaler.serialization import (
+    ManyCallsFunction,
+    Parts,
+    describe,
+    load_function,
+    load_serializer,
+    load_value,
+    parts_of,
+    to_payload,
+)
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.chunks import ManyCallsFunction
 from scaler.serialization.exceptions import remote_traceback, user_traceback
-from scaler.serialization.uploads import Uploads
 from scaler.texts import escaped_lines
 from scaler.worker.processor.calling import finish
+from scaler.worker.processor.functions import Uploads
 
 FORMAT = 1
 _MANIFEST = "manifest.json"

@@ -12,8 +12,16 @@ from typing import Any, NamedTuple
 from scaler.errors import ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump, dump_function, load, name_of, unpicklable
-from scaler.serialization.chunks import ATOMS, ManyCallsFunction, PickledFunction
+from scaler.serialization import (
+    ATOMS,
+    ManyCallsFunction,
+    PickledFunction,
+    dump,
+    dump_function,
+    load,
+    name_of,
+    unpicklable,
+)
 from scaler.serialization.exceptions import PartFailedError
 from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import failure_of, finish

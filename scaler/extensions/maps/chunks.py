@@ -12,8 +12,8 @@ from scaler.errors import ObjectLostError, ScalerError, SerializationError
 from scaler.extensions.maps.values import PackedValues, ValuePacker
 from scaler.grammar import counted
 from scaler.protocol.failures import pack_exception, unpack_exception
+from scaler.serialization import ATOMS, ManyCalls, ManyCallsFunction, PickledFunction
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.chunks import ATOMS, ManyCalls, ManyCallsFunction, PickledFunction
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
 from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import finish

@@ -13,10 +13,9 @@ from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, modules_by_value
+from scaler.serialization import ATOMS, PLAIN_PICKLE_ERRORS, Buffer, outside
 from scaler.serialization.arguments import current_inputs, using_inputs
-from scaler.serialization.chunks import ATOMS, outside
-from scaler.serialization.snapshot import Fresh, is_found_by_name
+from scaler.serialization.snapshot import Fresh, is_found_by_name, modules_by_value
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
     from scaler.serialization.by_value import Pickler

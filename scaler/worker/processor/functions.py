@@ -24,7 +24,6 @@ from scaler.serialization import (
     size_of,
 )
 from scaler.serialization.snapshot import Fresh
-from scaler.serialization.uploads import Uploads
 
 DISK_SECONDS = 300.0
 """Seconds that a result waits for a storage whose disk is full or broken."""
@@ -182,6 +181,32 @@ class LoadedSpec:
     def is_to_retry(self, error: BaseException) -> bool:
         """Raises SerializationError and the errors of the user's predicate."""
         return load_retry_on(self.retry_on)(error)
+
+
+class Uploads:
+    """The importable archive of this process. Ids of archives are content digests; empty: none."""
+
+    _modules: Any = None
+
+    @property
+    def active(self) -> bytes:
+        return b"" if self._modules is None else self._modules.active
+
+    @property
+    def data(self) -> bytes:
+        return b"" if self._modules is None else self._modules.data
+
+    def use(self, identifier: bytes, read: Callable[[], bytes] = bytes) -> None:
+        """Activate an archive. read: returns the bytes of a new archive. Raises its errors, SerializationError, and
+        UsageError if the extension is missing."""
+        if identifier and self._modules is None:
+            self._modules = part_of("environment", "uploaded", "uploaded code").UploadedModules()
+        if self._modules is not None:
+            self._modules.use(identifier, read)
+
+    def forget(self, identifier: bytes) -> None:
+        if self._modules is not None:
+            self._modules.forget(identifier)
 
 
 class FunctionCache:

@@ -25,9 +25,8 @@ from scaler.errors import ProtocolError
 from scaler.ids import result_id
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
-from scaler.serialization import Buffer, Parts, dump_value, load_value, size_of, to_payload
+from scaler.serialization import ATOMS, Buffer, ManyCalls, Parts, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.chunks import ATOMS, ManyCalls
 from scaler.serialization.exceptions import ShownAsError
 from scaler.serialization.snapshot import loading
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack

@@ -10,7 +10,7 @@ import pytest
 from scaler import serialization
 from scaler.extensions.graphs.plan import InnerCall
 from scaler.extensions.maps.chunks import MapFunction
-from scaler.serialization.moved import MOVED
+from scaler.serialization import MOVED
 
 OLD_NAMES = {new: old for old, new in MOVED.items()}
 
