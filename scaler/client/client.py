@@ -120,10 +120,8 @@ class Client(ExtendedQuestions, PublicCalls):
             call(self._futures)
 
     def __repr__(self) -> str:
-        return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"
-
-    def _state(self) -> str:
-        return "disconnected" if self._is_closed else self._loop.state
+        state = "disconnected" if self._is_closed else self._loop.state
+        return f"<Client {self.identity.hex()} of {self._loop.address}, {state}>"
 
     @property
     def identity(self) -> bytes:

@@ -146,13 +146,13 @@ def _member_of(cls: Any, name: str) -> Enum:
     return member
 
 
-def _reduce_cached_property(made: cached_property[Any]) -> tuple[Any, ...]:
-    return cached_property, (made.func,), {"attrname": made.attrname, "__doc__": made.__doc__}
-
-
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
-        {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached, cached_property: _reduce_cached_property}
+        {
+            CodeType: _with_file_name,
+            _lru_cache_wrapper: _reduce_cached,
+            cached_property: lambda it: (cached_property, (it.func,), {"attrname": it.attrname, "__doc__": it.__doc__}),
+        }
     )
 
     def reducer_override(self, obj: object) -> Any:

@@ -176,10 +176,12 @@ class FunctionSnapshot:
         present = names & used.keys()
         if len(present) < len(names):
             self._missing.append((used, frozenset(names - present)))
+        is_plain = is_loaded and READING_FUNCTIONS.isdisjoint(used)
         for name in present:
             value = used[name]
             self._items.append((used, name, value))
-            if is_loaded and type(value) in (list, dict) and _only_reads(function, name) and _is_flat(value):
+            is_read = is_plain and type(value) in (list, dict) and only_reads(function.__code__, name)
+            if is_read and _is_flat(value):
                 self.only_read.append(value)
             else:
                 yield value
@@ -236,10 +238,6 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
     except (AttributeError, RuntimeError):  # concurrent change to a class, or an incomplete object
         return None
     return snapshot
-
-
-def _only_reads(function: types.FunctionType, name: str) -> bool:
-    return READING_FUNCTIONS.isdisjoint(function.__globals__) and only_reads(function.__code__, name)
 
 
 def _is_flat(value: object) -> bool:

@@ -95,8 +95,7 @@ class StoreChanged(NamedTuple):
     store: Store | None
 
 
-CoreInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreChanged | TimeElapsed
-AgentInput = CoreInput | tuple[Any, ...]
+AgentInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreChanged | TimeElapsed | tuple[Any, ...]
 """An input of the core, or of its executor: `ProcessorInput`, or `CallInput` of `scaler.offload`."""
 
 

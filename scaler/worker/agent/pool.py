@@ -237,7 +237,8 @@ class ProcessorPool(EnvironmentTable):
             values: tuple[Any, ...]
             values = ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs
             if item.devices:
-                values = ToProcessor.GPU_TASK, *values[1:], self._gpus(item.devices)
+                gpus = (self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
+                values = ToProcessor.GPU_TASK, *values[1:], ",".join(gpus)
             command.tasks.append(marshal.dumps(values, MARSHAL_VERSION))
             item.executor = number
             processor.work_us += item.cost_us
@@ -248,9 +249,6 @@ class ProcessorPool(EnvironmentTable):
                 free.remove(processor)
         if choice is not None:
             queue.put_back(choice.held)
-
-    def _gpus(self, devices: tuple[int, ...]) -> str:
-        return ",".join(self.config.gpus[index] for index in devices if index < len(self.config.gpus))
 
     def _nearest(
         self, near: str, processor: PooledProcessor, free: list[PooledProcessor], now: float

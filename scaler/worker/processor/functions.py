@@ -49,7 +49,6 @@ class StoredObjects:
         connect: Callable[[str, bool], StoreConnection],
         report_wait: Callable[[str], None],
         refresh: Callable[[], None] = lambda: None,
-        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         """connect: receives an address, and whether it is the host's store. report_wait: receives the reason why a
         result waits, or "" after the wait. refresh: calls `move` if the storage has moved."""
@@ -59,7 +58,6 @@ class StoredObjects:
         self._storage: StoreConnection | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
-        self._limit_bytes = cache_bytes
         self.address = ""
         self.is_host_store = False
         self.got_ns = self.got_bytes = 0
@@ -99,10 +97,10 @@ class StoredObjects:
         if is_own and not all(part.readonly for part in found):
             return found
         found = [part.toreadonly() for part in found]
-        if size <= self._limit_bytes:
+        if size <= CACHE_BYTES:
             self._cache[identifier] = found
             self._cached_bytes += size
-            while self._cached_bytes > self._limit_bytes:
+            while self._cached_bytes > CACHE_BYTES:
                 self._cached_bytes -= size_of(self._cache.popitem(last=False)[1])
         return found
 

@@ -220,7 +220,7 @@ class _Processor:
     def _undo(self, error: BaseException | None) -> None:
         text = self.context.state.undo(error)
         self._is_spoilt = True
-        self._report_worn(text)
+        self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
 
     def _read_announcement(self) -> bool:
         try:
@@ -238,9 +238,6 @@ class _Processor:
     def _drop_caches(self) -> None:
         self._read_all()  # includes forget messages
         self._objects.clear()
-
-    def _report_worn(self, text: str) -> None:
-        self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
 
     def _report_differences(self, function: str, text: str) -> None:
         note = f"{function}\n{text}".encode("utf-8", "replace")
