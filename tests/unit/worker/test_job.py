@@ -217,7 +217,7 @@ def test_unchanged_function_stays_loaded_between_calls(monkeypatch: pytest.Monke
         loads.append(arguments)
         return load_function(*arguments)
 
-    monkeypatch.setattr(job, "load_function", load)
+    monkeypatch.setattr("scaler.serialization.load_function", load)
     call = call_of(lambda: 5)
     assert [value_of(run(call)) for _ in range(3)] == [5, 5, 5]
     assert len(loads) == 1
