@@ -20,14 +20,6 @@ from scaler.worker.processor.calling import finish
 _POLL_SECONDS = 0.2
 
 
-class CallFailedError(ShownAsError):
-    """Carries the exception of a named function, which the HTTP server shows without loading its class."""
-
-    def __init__(self, shown: bytes) -> None:
-        super().__init__(shown)
-        self.shown = shown
-
-
 class ExitCodeError(Exception):
     """A script has failed. Its argument is its exit code, or 128 plus the number of the signal that ended it."""
 
@@ -37,7 +29,8 @@ class ExitCodeError(Exception):
 
 def invoke(function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], returns: bool) -> bytes:
     """Call a function by name; return its result as JSON, or nothing. is_listed: the operator permits this exact name,
-    not just the functions that its module defines."""
+    not just the functions that its module defines. Raises ShownAsError, which is shown without loading the class of the
+    function's exception."""
     found = find_function(function)
     home = getattr(found, "__module__", None)
     if not is_listed and home != function.partition(":")[0]:
@@ -45,7 +38,9 @@ def invoke(function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[
     try:
         value = finish(found(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 (raised by the function; SystemExit would end the server)
-        raise CallFailedError(dump_exception(error, user_traceback(error))) from None
+        failed = ShownAsError()
+        failed.shown = dump_exception(error, user_traceback(error))
+        raise failed from None
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode() if returns else b""
     except (TypeError, ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from scaler.client.client import Client
 from scaler.client.future import ScalerFuture, end_of
 from scaler.errors import LimitError, RefusedError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
-from scaler.extensions.http.job import CallFailedError, ExitCodeError, invoke, run_script
+from scaler.extensions.http.job import ExitCodeError, invoke, run_script
 from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig
 from scaler.extensions.streams.asynchronous import AsyncStream
 from scaler.grammar import counted
@@ -28,7 +28,7 @@ from scaler.net.access import Access
 from scaler.protocol.failures import unpack_exception
 from scaler.protocol.messages import ListSessions, SessionRow, SessionsListed
 from scaler.security.credential import Credential
-from scaler.serialization.exceptions import remote_traceback
+from scaler.serialization.exceptions import ShownAsError, remote_traceback
 from scaler.texts import readable
 
 CONNECT_SECONDS = 10.0
@@ -55,8 +55,8 @@ class CallRequest(BaseModel, extra="forbid", strict=True):
     function: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    session: Name | None = None
-    key: Name | None = None
+    session: Name = ""
+    key: Name = ""
     options: dict[Option, Any] = {}
 
 
@@ -141,7 +141,7 @@ def _outcome(future: ScalerFuture) -> tuple[str, bytes, View]:
         return ("done", result, {}) if isinstance(result, bytes) else ("done", b"", {"exit_code": 0})
     except CancelledError:
         return "cancelled", b"", {}
-    except CallFailedError as error:
+    except ShownAsError as error:
         kind, text, traceback, _ = unpack_exception(error.shown)
     except BaseException as error:  # noqa: BLE001 (of the task; SystemExit would end the server)
         kind, text = type(error).__name__, readable(str(error).encode("utf-8", "replace"))
@@ -164,7 +164,7 @@ class ClientKey:
 
     async def submit(self, is_listed: bool, asked: CallRequest) -> HttpCall:
         """Submit the call of a request. Raises ScalerError and TypeError."""
-        session, key = asked.session or "", asked.key or secrets.token_hex(8)
+        session, key = asked.session, asked.key or secrets.token_hex(8)
         client = await self._connected(session)
         labels: dict[str, Any] = {"key": key, "tag": TAG} if session else {}
         given = asked.function, is_listed, asked.args, asked.kwargs, True

@@ -74,21 +74,20 @@ class ScheduleRunner:
         upcoming = next(times(schedule.cron, schedule.timezone, now))
         return min(MAX_PAUSE_SECONDS, max(0.01, (upcoming - self._now()).total_seconds()))
 
-    async def run(self, due: datetime) -> bool:
+    async def run(self, due: datetime) -> None:
         """Submit the run of this time, unless another server has, or an earlier run has not ended."""
         schedule, key = self._schedule, f"{self._schedule.name}-{due:{_TIME}}"
         client = await self._key.open(f"{SCHEDULES}{due:%Y-%m-%d}")  # fails while another server has the session
         try:
             rows = [row for row in await client.ask(_runs) if _time_of(schedule.name, row.key)]
             unfinished = [row.key for row in rows if row.outcome == UNFINISHED]
+            given = schedule.call, True, schedule.args, schedule.kwargs or {}, False
             if key in (row.key for row in rows):
-                return False
+                return
             if unfinished:
                 _log.warning("schedule %s: skipped the run of %s: %s still runs", schedule.name, due, unfinished[0])
-                return False
-            given = schedule.call, True, schedule.args, schedule.kwargs or {}, False
-            client.submit_verbose(invoke, given, key=key, tag=TAG, name=schedule.call)
-            return True
+            else:
+                client.submit_verbose(invoke, given, key=key, tag=TAG, name=schedule.call)
         finally:
             await client.disconnect()  # sends the task first
 

@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -65,9 +65,6 @@ class Tokens(Admission):
         )
 
 
-R = TypeVar("R", CallRequest, JobRequest)
-
-
 class Api:
     """Handlers of requests."""
 
@@ -85,10 +82,10 @@ class Api:
         return await operation.handle(self, request)
 
     async def post_call(self, request: Request) -> Response:
-        body = await self._body(request, CallRequest)
+        body: CallRequest = await self._body(request, CallRequest)
         if (is_listed := permission_of(self._config, body.function)) is None:
             raise PermissionError(f"the function {body.function!r} is not permitted: add it to `allowed` in [http]")
-        if (body.session or "").startswith(SCHEDULES):
+        if body.session.startswith(SCHEDULES):
             raise UsageError(f"sessions with names like {SCHEDULES}* belong to schedules: choose another name")
         if body.key and not body.session:
             raise UsageError("a key needs a session: add the name of a durable session")
@@ -124,7 +121,7 @@ class Api:
     async def get_openapi(self, _request: Request) -> Response:
         return answer(openapi())
 
-    async def _body(self, request: Request, model: type[R]) -> R:
+    async def _body(self, request: Request, model: type[Any]) -> Any:
         data, most = bytearray(), self._config.max_body_bytes
         async for part in request.stream():
             data += part
@@ -181,59 +178,44 @@ async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterato
 class Operation(NamedTuple):
     summary: str
     handle: Callable[[Api, Request], Awaitable[Response]]
-    answer: View
-    """Its media types and schemas."""
     parameters: tuple[Parameter, ...] = ()
     body: type[BaseModel] | None = None
 
 
-_TEXT, _NUMBER = schema_of(str), schema_of(int)
-_CALL = object_schema(
-    dict.fromkeys(("id", "function", "state", "output"), _TEXT)
-    | {"submitted_at": schema_of(float), "result": {}, "exit_code": _NUMBER, "cut_characters": _NUMBER}
-    | {"problem": object_schema(dict.fromkeys(("type", "message", "traceback"), _TEXT))}
-) | {"required": ["id", "function", "state", "submitted_at"]}
-CALL: View = {JSON: {"schema": _CALL}}
-ANY: View = {JSON: {"schema": {}}}
 OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
-    "/v1/calls": {"POST": Operation("Call a function", Api.post_call, CALL, (WAIT,), CallRequest)},
-    "/v1/jobs": {"POST": Operation("Run a script while this server runs", Api.post_job, CALL, (WAIT,), JobRequest)},
+    "/v1/calls": {"POST": Operation("Call a function", Api.post_call, (WAIT,), CallRequest)},
+    "/v1/jobs": {"POST": Operation("Run a script, which ends with this server", Api.post_job, (WAIT,), JobRequest)},
     "/v1/calls/{id}": {
-        "GET": Operation("State and result of a call or job", Api.get_call, CALL, (WAIT,)),
-        "DELETE": Operation("Cancel a call or job, or drop its result", Api.delete_call, CALL, (WAIT,)),
+        "GET": Operation("State and result of a call or job", Api.get_call, (WAIT,)),
+        "DELETE": Operation("Cancel a call or job, or drop its result", Api.delete_call, (WAIT,)),
     },
-    "/v1/calls/{id}/events": {
-        "GET": Operation(
-            "State and output as server-sent events", Api.get_call_events, {EVENT_STREAM: {"schema": _TEXT}}
-        )
-    },
-    "/v1/schedules": {"GET": Operation("Schedules and their next times", Api.get_schedules, ANY)},
-    OPENAPI: {"GET": Operation("This document", Api.get_openapi, ANY)},
+    "/v1/calls/{id}/events": {"GET": Operation("State and output as server-sent events", Api.get_call_events)},
+    "/v1/schedules": {"GET": Operation("Schedules and their next times", Api.get_schedules)},
+    OPENAPI: {"GET": Operation("This document", Api.get_openapi)},
 }
 """By path and method."""
 
 
 def openapi() -> View:
-    paths: dict[str, View] = {path: {} for path in OPERATIONS}
-    error = {JSON: {"schema": object_schema({"error": _TEXT})}}
+    text, paths = schema_of(str), {path: View() for path in OPERATIONS}
+    problem = object_schema(dict.fromkeys(("type", "message", "traceback"), text))
+    call = dict.fromkeys(("id", "function", "state", "output"), text) | {"submitted_at": schema_of(float), "result": {}}
+    call |= {"problem": problem, **dict.fromkeys(("exit_code", "cut_characters"), schema_of(int))}
+    error = {JSON: {"schema": object_schema({"error": text})}}
     for path, method, each in ((path, *item) for path, found in OPERATIONS.items() for item in found.items()):
-        parameters: list[View] = [
-            {"name": one.name, "in": "query", "schema": dict(one.schema)} for one in each.parameters
-        ]
-        if "{id}" in path:
-            parameters.append({"name": "id", "in": "path", "required": True, "schema": _TEXT})
-        paths[path][method.lower()] = described = {
+        parameters: list[View] = [{"name": "id", "in": "path", "required": True, "schema": text}] * ("{id}" in path)
+        parameters += ({"name": one.name, "in": "query", "schema": dict(one.schema)} for one in each.parameters)
+        kind = EVENT_STREAM if path.endswith("events") else JSON
+        content = {kind: {"schema": object_schema(call) if each.parameters else {}}}
+        answers = {"2XX": (each.summary, content), "default": ("The error, and how to fix it", error)}
+        paths[path][method.lower()] = shown = {
             "summary": each.summary,
             "operationId": each.handle.__name__,
             "parameters": parameters,
-            "responses": {
-                "2XX": {"description": each.summary, "content": each.answer},
-                "default": {"description": "The error, and how to fix it", "content": error},
-            },
+            "responses": {status: {"description": of, "content": found} for status, (of, found) in answers.items()},
         }
         if each.body:
-            schema = {"schema": each.body.model_json_schema()}
-            described["requestBody"] = {"required": True, "content": {JSON: schema}}
+            shown["requestBody"] = {"required": True, "content": {JSON: {"schema": each.body.model_json_schema()}}}
     schemes = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
     info = {"title": "Scaler: calls and jobs", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": schemes, "security": [{"token": []}]}
