@@ -26,49 +26,34 @@ if TYPE_CHECKING:
     from scaler.monitor.top.formats import Panel
 
 
-FINE_SECONDS = 1800.0
-MAX_FINE = 3600
-COARSE_SECONDS = 10.0
-MAX_COARSE = 8640
+SERIES_SECONDS = 1800.0
+MAX_POINTS = 3600
 
 Point = tuple[float, ...]
 """A time (unix seconds) and a value for each of `NAMES`."""
 
 
 class Series:
-    """All series, with shared times. Invariant: points are ordered by time. A point that is not later than the last one
-    is dropped."""
+    """All series of the last `SERIES_SECONDS`, with shared times. Invariant: points are ordered by time. A point that
+    is not later than the last one is dropped."""
 
     def __init__(self) -> None:
-        self._fine: deque[Point] = deque()
-        self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
-        self._in_last = 0
-        """Number of points averaged in the last point of `_coarse`, which has the time of the first."""
+        self._points: deque[Point] = deque(maxlen=MAX_POINTS)
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
-        if self._fine and at <= self._fine[-1][0]:
+        if self._points and at <= self._points[-1][0]:
             return
-        self._fine.append((at, *(float(values.get(name, 0.0)) for name in NAMES)))
-        while len(self._fine) > MAX_FINE or self._fine[-1][0] - self._fine[0][0] > FINE_SECONDS:
-            self._retire(self._fine.popleft())
+        self._points.append((at, *(float(values.get(name, 0.0)) for name in NAMES)))
+        while at - self._points[0][0] > SERIES_SECONDS:
+            self._points.popleft()
 
     def last(self, name: str) -> float:
-        return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
+        return self._points[-1][NAMES.index(name) + 1] if self._points else 0.0
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:
-        points = [point for point in chain(self._coarse, self._fine) if point[0] >= since]
+        points = [point for point in self._points if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
-
-    def _retire(self, point: Point) -> None:
-        if not self._coarse or self._coarse[-1][0] // COARSE_SECONDS != point[0] // COARSE_SECONDS:
-            self._coarse.append(point)
-            self._in_last = 1
-            return
-        self._in_last += 1
-        at, *means = self._coarse[-1]
-        values = zip(means, point[1:], strict=True)
-        self._coarse[-1] = (at, *(mean + (value - mean) / self._in_last for mean, value in values))
 
 
 RECENT_SECONDS = 30.0
@@ -94,7 +79,6 @@ class MonitorPart:
     """Search parameters for tasks, by name."""
 
     def __init__(self, model: Model) -> None:
-        """model: state of the cluster."""
         self.model = model
 
     def on_status(self, before: Status) -> None:

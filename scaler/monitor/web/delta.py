@@ -9,7 +9,7 @@ from math import inf, nextafter
 from typing import Literal
 
 from scaler.monitor.cluster_rows import ConnectionRow
-from scaler.monitor.model import FINE_SECONDS, Model
+from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, View, view
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.routes import status_view
@@ -41,7 +41,7 @@ class DeltaEncoder:
             "status": status_view(model),
             **{name: list(rows.values()) for name, rows in self._tables.items()},
             "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
-            "series": model.series.columns(model.status.at - FINE_SECONDS),
+            "series": model.series.columns(),
         }
 
     def update(self) -> Update:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from scaler.monitor.model import COARSE_SECONDS, Model
+from scaler.monitor.model import SERIES_SECONDS, Model
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
 COLUMNS += ["lane", "started_at"]
-FINE_SECONDS = 60.0
 
 
 def status(at: float, *, ended: dict[str, int] | None = None, incarnation: int = 1, **more: Any) -> dict[str, Any]:
@@ -54,16 +51,11 @@ def test_finds_a_task_by_part_of_any_known_field() -> None:
     assert len(model.tasks(worker="w", limit=1)) == 1
 
 
-def test_old_points_become_means_of_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.monitor.model.FINE_SECONDS", FINE_SECONDS)
+def test_points_older_than_the_series_are_dropped() -> None:
     model = Model()
-    for second in range(int(FINE_SECONDS) + 25):
-        model.apply_status(status(float(second), totals={"workers": second}))
-    means = points(model, "workers")
-    assert means[0] == (0.0, sum(range(10)) / COARSE_SECONDS)
-    assert means[1] == (10.0, sum(range(10, 20)) / COARSE_SECONDS)
-    assert means[-1] == (FINE_SECONDS + 24.0, FINE_SECONDS + 24.0)
-    assert [at for at, _ in means] == sorted(at for at, _ in means)
+    for second in (1.0, 2.0, 2.0, SERIES_SECONDS + 1.0, SERIES_SECONDS + 2.0):
+        model.apply_status(status(second, totals={"workers": int(second)}))
+    assert [at for at, _ in points(model, "workers")] == [2.0, SERIES_SECONDS + 1.0, SERIES_SECONDS + 2.0]
 
 
 def test_documents_of_another_version_are_read_as_far_as_possible() -> None:
