@@ -128,7 +128,10 @@ class Plan:
                         stack.append(self._enter(needed))
                         break
                     if number == _ON_PATH:
-                        raise _cycle([each for each, *_ in stack], needed)
+                        path = [each for each, *_ in stack]
+                        cycle = [*map(repr, path[path.index(needed) :]), repr(needed)]
+                        shown = cycle if len(cycle) <= 12 else [*cycle[:6], "...", *cycle[-5:]]
+                        raise UsageError(f"the graph has a cycle: {' -> '.join(shown)}")
                 else:
                     stack.pop()
                     self._leave(key, computation, needs)
@@ -215,13 +218,6 @@ def is_computation(value: object) -> bool:
 def too_deep(key: Key) -> UsageError:
     text = "its lists and computations contain themselves or are nested too deeply: make the inner ones separate nodes"
     return UsageError(f"key {key!r} cannot be computed: {text}")
-
-
-def _cycle(path: list[Key], again: Key) -> UsageError:
-    cycle = [repr(key) for key in path[path.index(again) :]] + [repr(again)]
-    if len(cycle) > 12:
-        cycle = [*cycle[:6], "...", *cycle[-5:]]
-    return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
 
 
 # -- Dask nodes, on a worker

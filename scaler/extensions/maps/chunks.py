@@ -95,7 +95,7 @@ def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
         except BaseException as error:
             if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                 raise  # the chunk runs again once its input is available
-            _note_failure(function, items, position, error, results)
+            _note_failure(items, position, error, results)
         else:
             results.add(value)
     return results
@@ -123,14 +123,16 @@ def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResul
             else:
                 results.add(finish(value))
         except BaseException as error:  # noqa: BLE001 (recorded as the item's failure)
-            _note_failure(function, items, position, error, results)
+            _note_failure(items, position, error, results)
     return len(values)
 
 
-def _note_failure(
-    function: MapFunction, items: Sequence[Any], position: int, error: BaseException, results: ChunkResults
-) -> None:
-    results.fail(dump_exception(error, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
+def _note_failure(items: Sequence[Any], position: int, error: BaseException, results: ChunkResults) -> None:
+    try:
+        shown = show_item(items[position])
+    except Exception:  # noqa: BLE001 (loading runs user code)
+        shown = ""
+    results.fail(dump_exception(error, f"item: {shown}\n{user_traceback(error)}"))
 
 
 class MapFunction(PickledFunction, ManyCallsFunction):
@@ -172,12 +174,6 @@ class MapFunction(PickledFunction, ManyCallsFunction):
         except Exception as error:
             raise serialization.cannot_load("the arguments", error) from error
         return function, self._spread_out(item)
-
-    def show(self, items: Sequence[Any], position: int) -> str:
-        try:
-            return show_item(items[position])
-        except Exception:  # noqa: BLE001 (loading runs user code)
-            return ""
 
     # -- in the client
 

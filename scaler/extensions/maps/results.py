@@ -346,7 +346,10 @@ def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
         raise UsageError(f"{verb} needs a callable, not {fn!r}")
     items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
     name, is_spread = name_of(fn), verb == "starmap" or len(iterables) > 1
-    total = count_of(iterables)
+    try:
+        total = max(0, min((length_hint(each, 0) for each in iterables), default=0))
+    except Exception:  # noqa: BLE001 (a user's __len__ may raise; iterating raises it again)
+        total = 0
     counts = client._loop.calls.begin(verb, name, total, has_chunks=True)
     options = options._replace(name=options.name or name, call=counts.number)
     return ResultIterator(
@@ -358,10 +361,3 @@ def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
         return_exceptions=return_exceptions,
         progress=Progress(name, total or None) if progress else None,
     )
-
-
-def count_of(iterables: Sequence[object]) -> int:
-    try:
-        return max(0, min((length_hint(each, 0) for each in iterables), default=0))
-    except Exception:  # noqa: BLE001 (a user's __len__ may raise; iterating raises it again)
-        return 0
