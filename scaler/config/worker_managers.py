@@ -85,6 +85,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     section = "worker_manager"
     note: ClassVar[str] = ""  # follows the type in the file that `scaler init` writes
     # Placeholders for required settings that `setup`, `show`, and `teardown` do not use.
+    runs_elsewhere: ClassVar[bool] = False  # whether tasks run at a service instead of in local processors
     setup_defaults: ClassVar[Mapping[str, object]] = {"scheduler_address": "tcp://127.0.0.1:1"}
 
     type: Name
@@ -110,11 +111,6 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
         """Add the capability gpu unless the user has set one. For `__post_init__` only."""
         if count and GPU not in self.per_worker_capabilities:
             object.__setattr__(self, "per_worker_capabilities", {**self.per_worker_capabilities, GPU: float(count)})
-
-    @property
-    def runs_elsewhere(self) -> bool:
-        """Whether tasks run at a service instead of in local processors."""
-        return False
 
     def check(self) -> None:
         super().check()

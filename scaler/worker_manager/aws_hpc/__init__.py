@@ -27,6 +27,8 @@ _PREFIX = matching(r"[A-Za-z0-9!_.'()/-]{1,500}", "must be an S3 key prefix: let
 class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """Worker manager aws_hpc: AWS Batch jobs."""
 
+    runs_elsewhere = True
+
     type: Literal["aws_hpc"] = "aws_hpc"
     job_queue: Annotated[Name, Setting(metavar="NAME")]
     """Job queue."""
@@ -77,10 +79,6 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     @property
     def is_fargate(self) -> bool:
         return self.batch_capacity.startswith("FARGATE")
-
-    @property
-    def runs_elsewhere(self) -> bool:
-        return True
 
     def check(self) -> None:
         super().check()

@@ -284,7 +284,8 @@ class EcsBackend(PolledBackend):
         self._unanswered = None
         unit_ids = [unit_id_of(task["taskArn"]) for task in answer["tasks"]]
         if len(unit_ids) < count:
-            reasons = sorted({_failure_text(failure) for failure in answer.get("failures", [])})
+            texts = ((each.get("reason"), each.get("detail")) for each in answer.get("failures", ()))
+            reasons = sorted({calls.steady(": ".join(filter(None, each))) for each in texts})
             raise BackendError(f"ECS did not start all tasks: {'; '.join(reasons) or 'no reason given'}", unit_ids)
         return unit_ids
 
@@ -332,7 +333,3 @@ def with_hint(error: AwsError) -> AwsError:
     elif "capacity provider" in error.message:
         hint = f"run {SETUP} to attach ecs_capacity_provider to the cluster"
     return AwsError(f"{error}; {hint}", error.kind, error.code, error.message) if hint else error
-
-
-def _failure_text(failure: Mapping[str, Any]) -> str:
-    return calls.steady(": ".join(str(failure[key]) for key in ("reason", "detail") if failure.get(key)))

@@ -132,7 +132,13 @@ class PodsApi:
         if answer.status == 401:
             with self._lock:
                 self._made = None
-        raise self._refusal(what, answer.status, _status_of(text, answer.reason))
+        try:
+            status = json.loads(text)
+        except ValueError:
+            status = None
+        if not isinstance(status, dict):
+            status = {"reason": answer.reason, "message": text or answer.reason}
+        raise self._refusal(what, answer.status, status)
 
     def _client(self) -> tuple[Configuration, urllib3.PoolManager]:
         with self._lock:
@@ -191,11 +197,3 @@ class PodsApi:
         else:
             text = f"cannot {what} {where} ({code} {cause}): {message}"
         return KubernetesError(text, code, cause)
-
-
-def _status_of(text: str, reason: str | None) -> Fields:
-    try:
-        status = json.loads(text)
-    except ValueError:
-        status = None
-    return status if isinstance(status, dict) else {"reason": reason, "message": text or reason}

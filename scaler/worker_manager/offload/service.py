@@ -176,8 +176,11 @@ class ServiceAgent(Agent):
     async def _work(self) -> None:
         in_thread = self._thread.call
         try:
-            if not await self._started():
+            starting = in_thread(self._executor.start, self._take_from_thread)
+            if not await answered_before(starting, self._changed):  # an unconnected agent gets no calls
+                _log.warning("ending before the service answered: nothing was sent")
                 return
+            starting.result()
             self.connect()
             while not self._is_closed:
                 calls, self._calls = list(self._calls.values()), {}
@@ -207,14 +210,6 @@ class ServiceAgent(Agent):
             await in_thread(self._executor.close)
         except ScalerError as error:
             _log.error("%s", error)  # the error names possible leftovers and how to remove them
-
-    async def _started(self) -> bool:
-        starting = self._thread.call(self._executor.start, self._take_from_thread)
-        if not await answered_before(starting, self._changed):  # an unconnected agent gets no calls
-            _log.warning("ending before the service answered: nothing was sent")
-            return False
-        starting.result()
-        return True
 
     async def _fetch(self, number: int, call: Call) -> None:
         try:

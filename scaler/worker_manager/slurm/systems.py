@@ -55,6 +55,7 @@ class BatchSystem(ABC):
     most_nodes: int = 1  # of one job
     unit_id: str  # a job's unit id in shell syntax
     submits: str
+    cancels: str
     job_id: str  # finds the id of a job in the output of `submits`, after any output of a site's wrapper
     output_form: str  # file name of a job's output, where UNIT stands for its id
 
@@ -81,9 +82,9 @@ class BatchSystem(ABC):
     def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
         """Return the jobs with this name in the command's output."""
 
-    @abstractmethod
-    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
+    def cancel(self, _config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
         """Return the command that cancels jobs. If some have ended, the command fails but cancels the rest."""
+        return [self.cancels, *unit_ids]
 
 
 class Slurm(BatchSystem):
@@ -96,6 +97,7 @@ class Slurm(BatchSystem):
         "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}${SCALER_RANK:+.$SCALER_RANK}"
     )
     submits = "sbatch"
+    cancels = "scancel"
     job_id = r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$"  # a wrapper may omit --parsable
     output_form = "slurm-UNIT.out"
     columns = (
@@ -196,7 +198,7 @@ class Slurm(BatchSystem):
         return SeenUnit(state, age, reason, remaining)
 
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        return ["scancel", *self._clusters(config), *unit_ids]
+        return super().cancel(config, [*self._clusters(config), *unit_ids])
 
 
 class Pbs(BatchSystem):
@@ -207,6 +209,7 @@ class Pbs(BatchSystem):
     stop_grace_seconds = 8.0  # kill_delay is 10 s by default
     unit_id = "${PBS_JOBID}"
     submits = "qsub"
+    cancels = "qdel"
     job_id = r"^\s*(\d+\S*)\s*$"
     output_form = "UNIT.OU"
     _states = {  # noqa: RUF012 (a table)
@@ -268,9 +271,6 @@ class Pbs(BatchSystem):
         remaining = max(1.0, limit - used) if state is UnitState.RUNNING and limit else 0.0
         return SeenUnit(state, used, reason, remaining)
 
-    def cancel(self, _config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        return ["qdel", *unit_ids]
-
 
 class Lsf(BatchSystem):
     """IBM Spectrum LSF 10, whose bjobs prints selected columns."""
@@ -280,6 +280,7 @@ class Lsf(BatchSystem):
     stop_grace_seconds = 8.0  # SIGINT, 10 s later SIGTERM, and 10 s later SIGKILL
     unit_id = "${LSB_JOBID}"
     submits = "bsub"
+    cancels = "bkill"
     job_id = r"Job <(\d+)>"
     output_form = "lsf-UNIT.out"
     columns = ("job_name", "jobid", "stat", "exit_code", "run_time", "time_left", "pend_reason", "exit_reason")
@@ -337,9 +338,6 @@ class Lsf(BatchSystem):
             remaining = max(MIN_REMAINING_SECONDS, int(hours[1]) * HOUR + int(hours[2]) * MINUTE)
         ran = re.match(r"\d+", used)
         return SeenUnit(state, float(ran[0]) if ran else 0.0, reason, remaining)
-
-    def cancel(self, _config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        return ["bkill", *unit_ids]
 
 
 SYSTEMS: Mapping[str, BatchSystem] = {"slurm": Slurm(), "pbs": Pbs(), "lsf": Lsf()}

@@ -61,7 +61,11 @@ def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], scr
 
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
     """Return the one-line script that starts the watcher on a host. environment: a Python there, or a wheel."""
-    prepare = _existing(environment) if isinstance(environment, str) else _made(environment, python_version)
+    if isinstance(environment, str):
+        home, rest = ('"$HOME"', environment[1:]) if environment.startswith("~/") else ("", environment)
+        prepare: Sequence[str] = (f"P={home}{quote(rest)}", 'if test -d "$P"; then P="$P/bin/python"; fi')
+    else:
+        prepare = _made(environment, python_version)
     wrong = f"and the manager runs {python_version}: use the same minor version everywhere"
     return "; ".join(
         (
@@ -73,11 +77,6 @@ def watch_script(mark: str, silence_seconds: float, python_version: str, environ
             f'exec "$P" -P -m {WATCHER} {silence_seconds:g}',
         )
     )
-
-
-def _existing(path: str) -> Sequence[str]:
-    home, rest = ('"$HOME"', path[1:]) if path.startswith("~/") else ("", path)
-    return (f"P={home}{quote(rest)}", 'if test -d "$P"; then P="$P/bin/python"; fi')
 
 
 def _made(wheel: Wheel, python_version: str) -> Sequence[str]:

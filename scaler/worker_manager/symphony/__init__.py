@@ -20,6 +20,8 @@ TYPE = WorkerManagerType(
 class SymphonyConfig(WorkerManagerConfig):
     """Worker manager symphony: tasks in a Symphony session."""
 
+    runs_elsewhere = True
+
     type: Literal["symphony"] = "symphony"
     service_name: Annotated[Name, Setting(metavar="NAME")]
     """Application whose service runs the tasks."""
@@ -35,7 +37,3 @@ class SymphonyConfig(WorkerManagerConfig):
     """Session priority, 1 to 10000. Higher-priority sessions get hosts first."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
     """Maximum concurrent tasks in the session; -1: no limit."""
-
-    @property
-    def runs_elsewhere(self) -> bool:
-        return True
