@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scaler.client.tasks import TaskSettled
 from scaler.errors import UsageError
+from scaler.ids import IdFactory
 from scaler.protocol.messages import Spec
 from scaler.serialization.exceptions import hide_frames, hiding_frames
 from scaler.texts import escaped, shown
@@ -62,6 +63,10 @@ class FutureOwner(Protocol):
     """The client's table of futures, for use by these futures."""
 
     condition: SteadyCondition
+    closed: str | None
+    thread: threading.Thread | None
+    ids: IdFactory
+    read: tuple[bytes, bytes]
     blocked: Callable[[], AbstractContextManager[object]]
     why_late: Callable[[ScalerFuture, float], str]
     explain: Callable[[ScalerFuture], str]
@@ -69,7 +74,7 @@ class FutureOwner(Protocol):
     def check_open(self) -> None: ...
     def check_process(self) -> None: ...
     def may_wait(self) -> bool: ...
-    def check_waitable(self, reads: bytes = b"") -> None: ...
+    def check_waitable(self) -> None: ...
     def put(self, occurred: TaskSettled) -> None: ...
 
 
@@ -392,7 +397,9 @@ class ScalerFuture(Future[Any], ABC):
 
     def _wait(self, timeout: float | None) -> None:
         owner = self._owner
-        owner.check_waitable(self.task_id)
+        if owner.closed is not None or threading.current_thread() is owner.thread:
+            owner.check_waitable()
+        owner.read = self.task_id, owner.ids.task()
         lock = threading.Lock()
         lock.acquire()
         with owner.condition:

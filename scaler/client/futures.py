@@ -99,7 +99,7 @@ class FutureTable:
         constants."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
-        self._read = b"", b""
+        self.read = b"", b""
         """The task whose value was requested last, and the next task id at that time."""
 
     def check_open(self) -> None:
@@ -112,14 +112,11 @@ class FutureTable:
         if self._is_forked:
             self.check_open()
 
-    def check_waitable(self, reads: bytes = b"") -> None:
-        """Raise ClientClosedError or UsageError if the thread may not wait. reads: the only task for which it waits."""
-        if self.closed is not None:
-            raise errors.ClientClosedError(self.closed)
+    def check_waitable(self) -> None:
+        """Raise ClientClosedError or UsageError if the thread may not wait."""
+        self.check_open()
         if threading.current_thread() is self.thread:
             raise errors.UsageError(IN_CALLBACK)
-        if reads:
-            self._read = reads, self.ids.task()
 
     def may_wait(self) -> bool:
         return threading.current_thread() is not self.thread
@@ -153,7 +150,7 @@ class FutureTable:
 
     def is_read_next(self, task_id: bytes) -> bool:
         """Return whether a task was submitted after the last requested one, but before that request."""
-        first, last = self._read
+        first, last = self.read
         return first < task_id < last
 
     def has_unfinished(self) -> bool:

@@ -132,7 +132,8 @@ class StoredResults:
         if not self._futures.may_wait():
             return None, UsageError("a callback cannot wait for a value in the cluster: fetch it outside the callback")
         try:
-            self._futures.check_waitable(future.task_id)
+            self._futures.check_waitable()
+            self._futures.read = future.task_id, self._futures.ids.task()
             return self._futures.run(self.fetch(future), self._loop), None
         except ClientClosedError:
             text = "its value stayed in the cluster: fetch it before the client is closed"
