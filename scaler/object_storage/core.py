@@ -491,7 +491,7 @@ class StorageCore:
         if not self._make_room(size_bytes):
             return False
         fetch = self.exchange.fetches[object_id]
-        self.objects.reserve(size_bytes)
+        self.objects.used_bytes += size_bytes
         fetch.memory, fetch.reserved_bytes = memory, size_bytes
         return True
 
@@ -552,7 +552,7 @@ class StorageCore:
         """End a fetch, if there is one. text: reason for its readers, if it has failed."""
         fetch = self.exchange.fetches.pop(object_id, None)
         if fetch is not None:
-            self.objects.reserve(-fetch.reserved_bytes)
+            self.objects.used_bytes -= fetch.reserved_bytes
             if text:
                 self._miss(self.objects.take_gets(object_id), text)
 

@@ -77,7 +77,7 @@ class StorageTable:
     def __init__(self, limits: StorageLimits) -> None:
         self._limit_name = limits.memory_name
         self.used_bytes = 0
-        """Bytes in memory, excluding bodies on disk."""
+        """Bytes in memory, including those reserved for fetches, excluding bodies on disk."""
         self.waiting_gets = 0
         self.disk_failure = ""
         """Why the disk refuses new objects; empty if it accepts them."""
@@ -225,10 +225,6 @@ class StorageTable:
     def is_waited_for(self, object_id: bytes) -> bool:
         unfinished = self._unfinished.get(object_id)
         return unfinished is not None and bool(unfinished.gets)
-
-    def reserve(self, size: int) -> None:
-        """Reserve memory for a fetch; a negative size releases it."""
-        self.used_bytes += size
 
     def has_room(self, size: int) -> bool:
         return self.used_bytes + size <= self._limit_bytes
