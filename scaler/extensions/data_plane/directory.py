@@ -37,7 +37,7 @@ class Directory:
         """Objects of at least LARGE_BYTES, by owner."""
         self.by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self.by_store: dict[int, dict[bytes, Copies]] = {}
-        self._lost: dict[bytes, str] = {}
+        self.lost: dict[bytes, str] = {}
         """Hosts that were lost with the only copies of objects, oldest loss first."""
 
     def __len__(self) -> int:
@@ -49,8 +49,8 @@ class Directory:
 
     def add(self, identifier: bytes, size_bytes: int, store: int) -> Copies:
         """Record that a store has an object. size_bytes: 0 if unknown."""
-        if self._lost:
-            self._lost.pop(identifier, None)
+        if self.lost:
+            self.lost.pop(identifier, None)
         objects = self.by_owner.setdefault(owner_of(identifier), {})
         copies = objects.get(identifier)
         if copies is None:
@@ -73,10 +73,6 @@ class Directory:
             self._forget_entry(identifier)
         return found
 
-    def lost_with(self, identifier: bytes) -> str:
-        """Return the host that was lost with the only copy of an object, or an empty string."""
-        return self._lost.get(identifier, "")
-
     def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
         """Forget a store. Returns its objects with their remaining holders. host: name of the store's host."""
         objects = self.by_store.pop(store, {})
@@ -85,13 +81,13 @@ class Directory:
             if not copies.holders:
                 self._forget_entry(identifier)
                 if host:
-                    self._lost[identifier] = host
-        while len(self._lost) > MAX_LOST:
-            del self._lost[next(iter(self._lost))]
+                    self.lost[identifier] = host
+        while len(self.lost) > MAX_LOST:
+            del self.lost[next(iter(self.lost))]
         return objects
 
     def forget(self, identifier: bytes) -> set[int]:
-        self._lost.pop(identifier, None)
+        self.lost.pop(identifier, None)
         copies = self.find(identifier)
         if copies is None:
             return set()

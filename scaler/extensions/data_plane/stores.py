@@ -254,7 +254,7 @@ class HostStores(Locality):
         return 0 if copies is None else copies.size_bytes
 
     def lost_with(self, identifier: bytes) -> str:
-        return self.directory.lost_with(identifier)
+        return self.directory.lost.get(identifier, "")
 
     def take_messages(self) -> list[Command]:
         peers = {record.number: record.id for record in self.records.values()}

@@ -562,7 +562,7 @@ class Tracker:
                     else:
                         self.mail.add(PushObjects, min(pushing), transfer.id)
                 return
-        self.mail.unavailable(fetch.store, transfer.id, self.directory.lost_with(transfer.id))
+        self.mail.unavailable(fetch.store, transfer.id, self.directory.lost.get(transfer.id, ""))
         self._drop(fetch)
         self.persisted.refused(fetch.store, transfer.id, self.timer.now)
 

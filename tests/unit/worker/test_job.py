@@ -18,7 +18,6 @@ import pytest
 from scaler import Client
 from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
 from scaler.offload import call as call_module
-from scaler.offload import job
 from scaler.offload.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.offload.job import MAX_LOADED, run_call
 from scaler.protocol.messages import Outcome

@@ -28,7 +28,7 @@ def main() -> int:
 
     async def work(component: Component) -> int:
         store = HostStoreServer(config)
-        store.publish_in(file)
+        store.file = file
         component.ready({"store": store.addresses[0]})
         stop = asyncio.ensure_future(component.stop.wait())
         try:

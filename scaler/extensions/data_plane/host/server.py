@@ -12,7 +12,7 @@ from scaler.config.addresses import is_loopback
 from scaler.config.servers import SecurityConfig
 from scaler.config.values import Compression
 from scaler.config.worker import WorkerConfig
-from scaler.errors import RefusedError, ScalerError
+from scaler.errors import RefusedError
 from scaler.extensions.data_plane.host import place
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
@@ -109,11 +109,8 @@ class HostStoreServer(StorageServer):
         self._report_seconds = REPORT_SECONDS
         self._report_at = self._loop.time() + REPORT_SECONDS
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
-        self._file: OwnFile | None = None
-
-    def publish_in(self, file: OwnFile) -> None:
-        """Publish the address in this file as soon as the scheduler has accepted this store."""
-        self._file = file
+        self.file: OwnFile | None = None
+        """Receives the address once the scheduler has accepted this store."""
 
     def close(self) -> None:
         self._look_timer.cancel()
@@ -138,16 +135,18 @@ class HostStoreServer(StorageServer):
                 case Welcomed(welcome):
                     self._report_seconds = min(REPORT_SECONDS, welcome.heartbeat_seconds)
                     self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
-                    if self._file is not None:
+                    if self.file is not None:
                         running = place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid())
-                        place.publish(self._file, running)
+                        place.publish(self.file, running)
                     self._on_events([SchedulerOpened()])
                 case Received(_, message):
                     self._on_events([message])
                     if isinstance(message, StoresChanged):
                         self._known.know(self._core.exchange.stores)
                 case ConnectionRefused(refused):
-                    self._end(RefusedError(f"the scheduler refused the store of this host: {refused.text}"))
+                    if not self.ended.done():
+                        text = f"the scheduler refused the store of this host: {refused.text}"
+                        self.ended.set_exception(RefusedError(text))
 
     def _tell_scheduler(self, message: m.Message) -> None:
         self._to_scheduler.send(message)
@@ -163,8 +162,8 @@ class HostStoreServer(StorageServer):
         return StorageClient(address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
     def _look(self) -> None:
-        if self._file is not None:
-            self._file.refresh()
+        if self.file is not None:
+            self.file.refresh()
         now = self._loop.time()
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         if now >= self._report_at:
@@ -174,12 +173,7 @@ class HostStoreServer(StorageServer):
             self._to_scheduler.send(StoreReport(now, *figures))
         if self._core.serves(m.Role.WORKER):
             self._left_alone_since, self._had_workers = now, True
-        elif now - self._left_alone_since >= LINGER_SECONDS or (self._had_workers and not self._to_scheduler.connected):
-            self._end(None)
-
-    def _end(self, error: ScalerError | None) -> None:
-        if not self.ended.done():
-            if error is None:
-                self.ended.set_result(0)
-            else:
-                self.ended.set_exception(error)
+            return
+        is_left = now - self._left_alone_since >= LINGER_SECONDS
+        if not self.ended.done() and (is_left or (self._had_workers and not self._to_scheduler.connected)):
+            self.ended.set_result(0)
