@@ -367,17 +367,13 @@ class ScalerFuture(Future[Any], ABC):
         """Refused: only the client sets the state."""
         raise InvalidStateError("only the client may set the state of a ScalerFuture")
 
-    def set_result(self, result: Any) -> None:
+    def set_result(self, result: Any) -> None:  # noqa: ARG002 (as in `Future`)
         """Refused: only the client sets the result."""
-        raise InvalidStateError(
-            f"only the client may set the result of a ScalerFuture; set_result was called with {result!r}"
-        )
+        raise InvalidStateError("only the client may set the result of a ScalerFuture")
 
-    def set_exception(self, exception: BaseException | None) -> None:
+    def set_exception(self, exception: BaseException | None) -> None:  # noqa: ARG002 (as in `Future`)
         """Refused: only the client sets the exception."""
-        raise InvalidStateError(
-            f"only the client may set the exception of a ScalerFuture; set_exception was called with {exception!r}"
-        )
+        raise InvalidStateError("only the client may set the exception of a ScalerFuture")
 
     def _run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""
