@@ -1282,7 +1282,7 @@ struct StreamValue {
   # scheduler -> client, admin.
   stream @0 :Data;               # chosen by the client; 16 bytes
   task @1 :Data;                 # 16 bytes
-  run @2 :Data;                  # differs if the task starts again; 8 bytes
+  run @2 :Data;                  # the sender's peer id, which differs if the task starts again; 8 bytes
   number @3 :UInt64;             # of the value, from 0
   piece @4 :UInt32;              # its number within the value, from 0
   more @5 :Bool;                 # further pieces follow
@@ -1296,6 +1296,7 @@ struct StreamTaken {
   task @0 :Data;                 # 16 bytes
   received @1 :UInt64;
   taken @2 :UInt64;
+  run @3 :Data;                  # of the last value received; 8 bytes
 }
 
 struct EnvironmentState {

@@ -210,7 +210,8 @@ class Stream(Iterator[Any]):
 
     def _answer(self) -> None:
         self._answered, self._taken_bytes = self._taken, 0
-        self._loop._call(self._loop._answer, StreamTaken(self._task, self._received + self._has_ended, self._taken))
+        taken = StreamTaken(self._task, self._received + self._has_ended, self._taken, self._run)
+        self._loop._call(self._loop._answer, taken)
 
 
 class _Streams(WeakValueDictionary[bytes, Stream]):

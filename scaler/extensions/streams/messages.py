@@ -12,7 +12,7 @@ class StreamValue(Message):
 
     stream: f.Id  # chosen by the client
     task: f.Id
-    run: f.PeerId  # differs if the task starts again
+    run: f.PeerId  # the sender's peer id, which differs if the task starts again
     number: f.Count64  # of the value, from 0
     piece: f.Count32  # its number within the value, from 0
     more: bool  # further pieces follow
@@ -26,3 +26,4 @@ class StreamTaken(Message):
     task: f.Id
     received: f.Count64
     taken: f.Count64
+    run: f.PeerId  # of the last value received

@@ -9,7 +9,8 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 from scaler.errors import ClientClosedError, UsageError
@@ -39,7 +40,8 @@ class Producer:
         context = current()
         if context is None:
             raise UsageError("a stream needs a worker that runs tasks in its own processes, which this one does not")
-        with ValueSender(context, stream, self._window) as sender:
+        sender = ValueSender(context, stream, self._window)
+        with sender.channel:
             try:
                 return self._send(sender, values_of(self._function, self._function(*args)))
             finally:  # an exception follows the earlier values
@@ -66,7 +68,7 @@ def values_of(function: Callable[..., Any], made: object) -> Iterator[Any]:
     )
 
 
-class ValueSender(AbstractContextManager["ValueSender"]):
+class ValueSender:
     """A channel through the worker to the client of the running task."""
 
     def __init__(self, context: ProcessorContext, stream: bytes, window: int) -> None:
@@ -74,16 +76,13 @@ class ValueSender(AbstractContextManager["ValueSender"]):
         self._stream = stream
         self._window = window
         self._run = new_peer_id()
-        self._channel = context.open_channel(self._run)
+        self.channel = context.open_channel(self._run)
         self._kept: deque[tuple[int, list[bytes]]] = deque()
         """Numbers and encoded messages of values that have not been received, and of the last value."""
         self._ahead: deque[tuple[int, int]] = deque()
         """Numbers and sizes of unconsumed values."""
         self._ahead_bytes = 0
         self._number = self._received = 0
-
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
 
     def send(self, payload: bytes) -> None:
         """Send a value, after waiting for the client if it is behind."""
@@ -113,7 +112,7 @@ class ValueSender(AbstractContextManager["ValueSender"]):
 
     def _transmit(self, message: bytes) -> None:
         try:
-            frames.send(self._channel, message)
+            frames.send(self.channel, message)
         except OSError as error:
             raise ClientClosedError("the channel of this stream has closed") from error
 
@@ -126,7 +125,7 @@ class ValueSender(AbstractContextManager["ValueSender"]):
 
     def _read(self, flags: int) -> bool:
         try:
-            body = frames.receive(self._channel, flags)[0]
+            body = frames.receive(self.channel, flags)[0]
         except BlockingIOError:
             return False
         except OSError:
@@ -143,8 +142,7 @@ class ValueSender(AbstractContextManager["ValueSender"]):
             while self._ahead and self._ahead[0][0] < message.taken:
                 self._ahead_bytes -= self._ahead.popleft()[1]
         elif isinstance(message, Welcome):  # the scheduler has restarted, and may have lost messages in transit
-            self._transmit(encode(Acknowledge()))
-            for _, messages in self._kept:  # resend at least the last value, so that the client answers
-                for each in messages:
-                    self._transmit(each)
+            # Resend at least the last value, so that the client answers.
+            for each in (encode(Acknowledge()), *chain.from_iterable(messages for _, messages in self._kept)):
+                self._transmit(each)
         return True
