@@ -53,8 +53,7 @@ class TaskTracing:
     def observe(self, futures: Any) -> None:
         """Trace the tasks that traced tasks submit."""
         if self._spans is not None and futures.observer is None:
-            tracing = load("client", "tracing of tasks")
-            futures.observer = tracing.NestedTracer(futures.ids.owner, self._spans.provider)
+            futures.observer = load("client", "tracing of tasks").CallTracer(futures.ids.owner, 0.0)
 
     def end(self) -> None:
         if self._spans is not None:

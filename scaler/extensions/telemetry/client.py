@@ -26,7 +26,8 @@ MAX_LINKS = 100
 class CallTracer:
     """Observes the tasks of one client."""
 
-    def __init__(self, owner: bytes, ratio: float | None = None) -> None:
+    def __init__(self, owner: bytes, ratio: float | None) -> None:
+        """ratio: share of sampled traces that begin here; None: the provider's sampler decides."""
         self._owner = owner
         self._ratio = ratio
         self._provider: Any = None
@@ -35,11 +36,16 @@ class CallTracer:
 
     def context(self, options: Options) -> str:
         caller = trace.get_current_span().get_span_context()
-        call = c.trace_id_of(self._owner + options.call.to_bytes(8)) if options.call else 0
-        is_sampled = caller.trace_flags.sampled if caller.is_valid else self._begins(call, options.name or "task")
+        call = c.trace_id_of(self._owner + options.call.to_bytes(8)) if options.call else 0  # 0: each task has its own
+        spans, lines = self._current(), dict[str, str]()
+        is_sampled = caller.trace_flags.sampled
+        if not caller.is_valid:
+            default = getattr(spans.provider, "sampler", ALWAYS_ON)
+            sampler = default if self._ratio is None else TraceIdRatioBased(self._ratio)
+            trace_id = call or Ids().generate_trace_id()
+            is_sampled = sampler.should_sample(None, trace_id, options.name or "task").decision.is_sampled()
         if not is_sampled:
             return ""
-        spans, lines = self._current(), dict[str, str]()
         if caller.is_valid:
             TraceContextTextMapPropagator().inject(lines)
             W3CBaggagePropagator().inject(lines)
@@ -65,17 +71,6 @@ class CallTracer:
             self._spans = TaskSpans(provider)
         return self._spans
 
-    def _begins(self, call: int, name: str) -> bool:
-        """Return whether to begin a sampled trace without a caller's span. call: trace id of all tasks of a call; 0:
-        each task has its own."""
-        sampler = (
-            TraceIdRatioBased(self._ratio)
-            if self._ratio is not None
-            else getattr(self._current().provider, "sampler", ALWAYS_ON)
-        )
-        trace_id = call or Ids().generate_trace_id()
-        return bool(sampler.should_sample(None, trace_id, name).decision.is_sampled())
-
     def _begin(self, future: TaskFuture, name: str, lines: dict[str, str]) -> None:
         spans, place = self._current(), c.place_of(lines, future.task_id)
         if place is None or c.PARENT not in lines:
@@ -91,17 +86,6 @@ class CallTracer:
         if future.template is not None and future.template.has_chunks:
             span.set_attribute("scaler.calls", future.calls)
         future.add_done_callback(partial(_end, span))
-
-
-class NestedTracer(CallTracer):
-    """Observes tasks submitted by tasks, and traces those whose parents are traced."""
-
-    def __init__(self, owner: bytes, provider: Any) -> None:
-        super().__init__(owner)
-        self._provider = provider
-
-    def _begins(self, _call: int, _name: str) -> bool:
-        return False
 
 
 def _end(span: Any, future: Future[Any]) -> None:
