@@ -9,7 +9,7 @@ import json
 import platform
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from os import PathLike, fspath
 from pathlib import Path
@@ -44,7 +44,6 @@ from scaler.worker.processor.functions import Uploads
 FORMAT = 1
 _MANIFEST = "manifest.json"
 _ARGUMENTS = "arguments.bin"
-_FUNCTION, _SERIALIZER, _CODE = "function.bin", "serializer.bin", "code.bin"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 
@@ -94,15 +93,9 @@ def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
     return cast("ScalerFuture", task).task_id
 
 
-def environment() -> dict[str, object]:
-    packages = {str(each.metadata["Name"]): each.version for each in distributions()}
-    return {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "platform": platform.platform(),
-        "scaler": __version__,
-        "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
-    }
+def function_files(spec: m.Spec) -> list[str]:
+    """Return the files of `WhatRan.functions`."""
+    return ["function.bin", *["serializer.bin"] * bool(spec.serializer), *["code.bin"] * bool(spec.code)]
 
 
 def write_bundle(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
@@ -115,40 +108,42 @@ def write_bundle(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str |
     if isinstance(task, ScalerFuture) and (raised := task.exception()) is not None:
         trace = remote_traceback(raised)
         error, traceback = describe(raised), "" if trace is None else trace.text
-    has_serializer, has_code = bool(ran.spec.serializer), bool(ran.spec.code)
+    packages = {str(each.metadata["Name"]): each.version for each in distributions()}
     manifest = {
         "format": FORMAT,
         "task": identifier.hex(),
         "function": ran.spec.name,
         "error": error,
         "inputs": len(ran.inputs),
-        "has_serializer": has_serializer,
-        "has_code": has_code,
+        "has_serializer": bool(ran.spec.serializer),
+        "has_code": bool(ran.spec.code),
         "omitted_output_bytes": log.truncated_bytes,
-        "environment_of_client": environment(),
+        "environment_of_client": {
+            "python": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "platform": platform.platform(),
+            "scaler": __version__,
+            "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
+        },
     }
-    texts = {"traceback": traceback.encode("utf-8", "backslashreplace")}
-    for name, output in (("stdout", log.stdout), ("stderr", log.stderr)):
-        texts[name] = output.decode("utf-8", "backslashreplace").encode()
+    texts = {
+        _MANIFEST: json.dumps(manifest, indent=2).encode(),
+        "traceback.txt": traceback.encode("utf-8", "backslashreplace"),
+        "stdout.txt": log.stdout.decode("utf-8", "backslashreplace").encode(),
+        "stderr.txt": log.stderr.decode("utf-8", "backslashreplace").encode(),
+    }
+    pickles = dict(zip(function_files(ran.spec), ran.functions, strict=True)) | {_ARGUMENTS: ran.arguments}
+    pickles |= {f"inputs/{number}.bin": parts for number, parts in enumerate(ran.inputs)}
     target = local_path(fspath(path))
     try:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(manifest, indent=2))
             for name, text in texts.items():
-                archive.writestr(f"{name}.txt", text)
-            names = _names(has_serializer=has_serializer, has_code=has_code)
-            for name, parts in zip(names, ran.functions, strict=True):
+                archive.writestr(name, text)
+            for name, parts in pickles.items():
                 archive.writestr(name, to_payload(parts))
-            archive.writestr(_ARGUMENTS, to_payload(ran.arguments))
-            for number, parts in enumerate(ran.inputs):
-                archive.writestr(f"inputs/{number}.bin", to_payload(parts))
     except OSError as failed:
         raise UsageError(f"cannot write {str(target)!r}: {failed.strerror}") from None
     return target
-
-
-def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
-    return [_FUNCTION, *([_SERIALIZER] if has_serializer else []), *([_CODE] if has_code else [])]
 
 
 def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
@@ -167,18 +162,15 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 # Arrays in a bytearray are writable, as on a worker.
                 return [*parts_of(bytearray(archive.read(name)))]
 
-            has_serializer, has_code = bool(manifest["has_serializer"]), bool(manifest.get("has_code"))
-            names = _names(has_serializer=has_serializer, has_code=has_code)
-            functions = [parts(name) for name in names]
-            inputs = [parts(f"inputs/{number}.bin") for number in range(manifest["inputs"])]
             spec = m.Spec(
                 function=bytes(16),
                 name=str(manifest["function"]),
-                serializer=bytes(16) if has_serializer else b"",
-                code=bytes(16) if has_code else b"",
+                serializer=bytes(16 * bool(manifest["has_serializer"])),
+                code=bytes(16 * bool(manifest.get("has_code"))),
             )
+            inputs = [parts(f"inputs/{number}.bin") for number in range(manifest["inputs"])]
+            ran = WhatRan(spec, [*map(parts, function_files(spec))], parts(_ARGUMENTS), inputs)
             written = str(manifest["environment_of_client"]["python"])
-            ran = WhatRan(spec, functions, parts(_ARGUMENTS), inputs)
     except UsageError:
         raise
     except OSError as error:
@@ -198,39 +190,27 @@ _uploads = Uploads()
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
     """Return the value of a task's function here, a list for a chunk. pdb: debug an exception, then raise it."""
-    if not ran.spec.code:
-        return _replayed(ran, pdb=pdb)
-    code = bytes(ran.functions[-1][0])
-    _uploads.use(content_id(code), lambda: code)
+    code = bytes(ran.functions[-1][0]) if ran.spec.code else b""
+    _uploads.use(content_id(code) if code else b"", lambda: code)
     try:
-        return _replayed(ran, pdb=pdb)
+        serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
+        function = load_function(ran.functions[0], serializer)
+        args, kwargs = load_arguments(
+            ran.arguments, lambda index: load_value(ran.inputs[index], serializer, f"input {index}"), serializer
+        )
+        try:
+            if isinstance(function, ManyCallsFunction):
+                return function.replay(*args)
+            return finish(function(*args, **kwargs))
+        except BaseException as error:
+            if pdb:
+                import pdb as debugger  # noqa: PLC0415 (few replays ask for it)
+
+                sys.stderr.write(f"{type(error).__name__}: {escaped_lines(str(error))}\n")
+                debugger.post_mortem(error.__traceback__)
+            raise
     finally:
         _uploads.use(b"")  # restore the program's own modules
-
-
-def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
-    serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
-    function = load_function(ran.functions[0], serializer)
-
-    def value(index: int) -> Any:
-        return load_value(ran.inputs[index], serializer, f"input {index}")
-
-    args, kwargs = load_arguments(ran.arguments, value, serializer)
-    try:
-        return _call(function, args, kwargs)
-    except BaseException as error:
-        if pdb:
-            import pdb as debugger  # noqa: PLC0415 (few replays ask for it)
-
-            sys.stderr.write(f"{type(error).__name__}: {escaped_lines(str(error))}\n")
-            debugger.post_mortem(error.__traceback__)
-        raise
-
-
-def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    if isinstance(function, ManyCallsFunction):
-        return function.replay(*args)
-    return finish(function(*args, **kwargs))
 
 
 @hiding_frames_of_methods()
