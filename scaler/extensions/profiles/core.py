@@ -12,7 +12,7 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.profiles.usage import MemorySamples
 from scaler.ids import ID_BYTES, owner_of
 from scaler.monitor.messages import Profiled, ReadProfile
-from scaler.protocol.messages import FunctionUse, TasksProfiled, WorkerHeartbeat
+from scaler.protocol.messages import TasksProfiled, WorkerHeartbeat
 from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
@@ -49,19 +49,17 @@ class Profiles(SchedulerPart):
         self, _peer: PeerRecord, message: TasksProfiled | WorkerHeartbeat, state: ClusterState
     ) -> Iterable[Command]:
         if isinstance(message, WorkerHeartbeat):
-            self._add_memory(message.functions)
+            for use in message.functions:
+                memory = self._memories.setdefault(use.function, MemorySamples())
+                memory.add(use.samples, use.mean_bytes, use.peak_bytes)
+                self._memories.move_to_end(use.function)
+            while len(self._memories) > MAX_MEMORY_FUNCTIONS:
+                self._memories.popitem(last=False)
             return ()
         key = state.accounts.owners.get(owner_of(message.task))
         if key is not None:
             self.add(message.task, key, message.document, state.now)
         return ()
-
-    def _add_memory(self, uses: Iterable[FunctionUse]) -> None:
-        for use in uses:
-            self._memories.setdefault(use.function, MemorySamples()).add(use.samples, use.mean_bytes, use.peak_bytes)
-            self._memories.move_to_end(use.function)
-        while len(self._memories) > MAX_MEMORY_FUNCTIONS:
-            self._memories.popitem(last=False)
 
     def add(self, task: bytes, key: str, document: bytes, now: float) -> None:
         """Merge a worker's report about a task, or about several tasks of its function. key: the owner's key."""
@@ -90,13 +88,11 @@ class Profiles(SchedulerPart):
         return self._tasks.get(task)
 
     def of_function(self, name: str, may_see: Callable[[str], bool]) -> StackProfile | None:
-        visible = [each for (key, own), each in self._functions.items() if own == name and may_see(key)]
-        if len(visible) < 2:
-            return visible[0] if visible else None
         merged = StackProfile()
-        for each in visible:
-            merged.merge(each)
-        return merged
+        for (key, own), each in self._functions.items():
+            if own == name and may_see(key):
+                merged.merge(each)
+        return merged if merged.samples else None
 
     def listed(self, may_see: Callable[[str], bool]) -> list[tuple[str, int, int, str]]:
         rows = []
