@@ -54,18 +54,13 @@ class HistoryCalls(TaskCalls):
             UnreachableError: The scheduler does not answer.
             RefusedError: The scheduler refuses this client as a monitor.
         """
-        return ask(self, _history, start, end)
-
-
-async def _history(asking: Asking, start: datetime | float | None, end: datetime | float | None) -> HistorySnapshot:
-    """Return the history between two times. Raises UsageError for invalid times or times in the wrong order."""
-    until = time.time() if end is None else _unix_seconds("end", end)
-    since = until - DAY_SECONDS if start is None else _unix_seconds("start", start)
-    if since >= until:
-        raise UsageError(f"start is {start!r}, but must be before end, {end!r}")
-    found = await asking.history(since, until)
-    tables: list[Any] = [RowTable(rows) for rows in found[4:]]
-    return HistorySnapshot(*found[:4], *tables)
+        until = time.time() if end is None else _unix_seconds("end", end)
+        since = until - DAY_SECONDS if start is None else _unix_seconds("start", start)
+        if since >= until:
+            raise UsageError(f"start is {start!r}, but must be before end, {end!r}")
+        found = ask(self, Asking.history, since, until)
+        tables: list[Any] = [RowTable(rows) for rows in found[4:]]
+        return HistorySnapshot(*found[:4], *tables)
 
 
 def _unix_seconds(name: str, at: datetime | float) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 
 from scaler.config.commands import Environment, asking_sources, whom_to_ask
@@ -13,12 +15,15 @@ from scaler.config.flags import flags_parser
 from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
 from scaler.extensions.history.files import FOLDER, read
-from scaler.extensions.history.lines import Shown, line, shown, shown_of
+from scaler.extensions.history.minutes import DAY_SECONDS, FAILED, Row, thinned
+from scaler.grammar import counted
 from scaler.monitor.commands import ask, printed
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.paths import local_path
+from scaler.texts import escaped
 
-DAY_SECONDS = 86_400.0
+Shown = PointRow | EventRow | FunctionTimesRow
 
 
 def history(program: str, arguments: Sequence[str], environment: Environment) -> int:
@@ -64,3 +69,36 @@ def _read(directory: Path, since: float, until: float) -> Iterable[Shown]:
 def _print_history(rows: Iterable[Shown], as_json: bool) -> None:
     for row in rows:
         sys.stdout.write(line(row, as_json=as_json) + "\n")
+
+
+def shown(rows: Iterable[Row]) -> Iterator[Shown]:
+    return (row if isinstance(row, EventRow | FunctionTimesRow) else thinned([row])[0] for row in rows)
+
+
+def shown_of(history: ClusterHistory) -> list[Shown]:
+    """Return a scheduler's answer ordered by time. Failures are placed at their last occurrence."""
+    failures = [EventRow(row.last_at, FAILED, row.function, row.text, row.times) for row in history.failures]
+    return sorted([*history.points, *history.events, *failures, *history.functions], key=attrgetter("at"))
+
+
+def line(row: Shown, *, as_json: bool) -> str:
+    if as_json:
+        kind = {} if isinstance(row, EventRow) else {"kind": "minute" if isinstance(row, PointRow) else "function"}
+        return json.dumps({**kind, **row._asdict()})
+    at = datetime.fromtimestamp(row.at).astimezone().isoformat(" ", "seconds")
+    match row:
+        case PointRow():
+            ended = f"{row.done:,} done, {row.failed:,} failed, {row.cancelled:,} cancelled in {row.seconds:.0f} s"
+            slots = f"{row.running:,} of {counted(row.slots, 'slot')} busy; {row.queued:,} queued"
+            peers = f"{counted(row.workers, 'worker')}, {counted(row.managers, 'manager')}"
+            most = f"up to {row.living:,} at once; {slots}; {peers}; {row.memory_bytes / 2**20:,.0f} MiB"
+            return f"{at} {ended}; {most}; cost {row.cost:g}; lag {row.lag_seconds:.3f} s"
+        case FunctionTimesRow():
+            ended = f"{row.ended:,} ended, {row.failed:,} failed in {row.seconds:.0f} s"
+            times = f"p50 {row.p50_seconds:g} s; p95 {row.p95_seconds:g} s"
+            return f"{at} function {escaped(row.function)}: {ended}; {times}"
+        case EventRow():
+            times = f" ({row.times:,} x)" if row.times > 1 else ""
+            subject = f" {escaped(row.subject)}" if row.subject else ""
+            texts = "; ".join(map(escaped, row.text.splitlines()))
+            return f"{at} {row.kind}{subject}{': ' if texts else ''}{texts}{times}"

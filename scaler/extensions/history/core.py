@@ -151,15 +151,13 @@ class EndedTasks:
         batches = self._batches
         batches.append(ended)
         self._rows += len(ended.ids)
-        if ended.failure_records:
-            self._failure_bytes += _failure_bytes(ended)
+        self._failure_bytes += _failure_bytes(ended)
         while self._rows - len(batches[0].ids) >= MAX_REMEMBERED or (
             self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
         ):
             oldest = batches.popleft()
             self._rows -= len(oldest.ids)
-            if oldest.failure_records:
-                self._failure_bytes -= _failure_bytes(oldest)
+            self._failure_bytes -= _failure_bytes(oldest)
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
         """Return the batch with the task's last end, and the index there."""
@@ -202,15 +200,18 @@ class History(SchedulerPart):
             match change:
                 case TasksEnded():
                     self.ended.add(change)
-                    if self._minutes is not None and change.failure_records:
-                        self._note_failures(self._minutes, change)
+                    self._note_failures(change)
                 case ProcessMeasured():
                     self._measured = change
                 case Told("history", document):
                     self._before.restore(document)
                     self._p50_before = self._before.p50(now.unix)
                 case Noted("started"):
-                    self._begin(now)
+                    at = self._began_at = round(now.unix, 3)
+                    self._minutes = records.Minutes(at, self._figures())
+                    self._functions = records.FunctionTimes(at, self.cluster)
+                    self._note(at, records.STARTED, records.SCHEDULER, "")
+                    self.next_at = now.clock + SAMPLE_SECONDS
                 case Noted("ended"):
                     self._note(now.unix, records.ENDED, records.SCHEDULER, "")
                     commands += self._sample(now.unix, is_last=True)
@@ -251,23 +252,15 @@ class History(SchedulerPart):
         before = {name: {"p50_before_seconds": seconds} for name, seconds in self._p50_before.items()}
         return Additions(columns={"functions": before})
 
-    def _begin(self, now: Now) -> None:
-        at = self._began_at = round(now.unix, 3)
-        self._minutes = records.Minutes(at, self._figures())
-        self._functions = records.FunctionTimes(at, self.cluster)
-        self._note(at, records.STARTED, records.SCHEDULER, "")
-        self.next_at = now.clock + SAMPLE_SECONDS
-
     def _note(self, at: float, kind: str, subject: str, text: str) -> None:
         if self._minutes is not None:
             self._minutes.event(at, kind, subject, text)
 
-    @staticmethod
-    def _note_failures(minutes: records.Minutes, ended: TasksEnded) -> None:
+    def _note_failures(self, ended: TasksEnded) -> None:
         for index in ended.failure_records:
-            if ended.outcomes[index] in _FAILED:
+            if self._minutes is not None and ended.outcomes[index] in _FAILED:
                 line = ended.failure(index).text.partition("\n")[0]
-                minutes.failure(ended.run_of(index)[0].function.name, line)
+                self._minutes.failure(ended.run_of(index)[0].function.name, line)
 
     def _sample(self, at: float, *, is_last: bool = False) -> list[Command]:
         if self._minutes is None or self._functions is None:

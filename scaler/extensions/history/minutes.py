@@ -9,6 +9,7 @@ import json
 import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import nlargest
 from itertools import groupby
 from operator import attrgetter
@@ -55,11 +56,6 @@ class MinuteRow(NamedTuple):
 
 Row = MinuteRow | EventRow | FunctionTimesRow
 _KINDS: dict[str, type[MinuteRow | EventRow]] = {kind.__name__: kind for kind in (MinuteRow, EventRow)}
-_LEAST = {
-    name: len(kind._fields) - (len(kind._field_defaults) if kind is MinuteRow else 0) for name, kind in _KINDS.items()
-}
-"""Minimum number of values by record kind. Minutes of earlier versions lack the later columns."""
-
 _CHECKSUM_BYTES = 9
 """Includes the separating blank."""
 
@@ -131,15 +127,11 @@ class Minutes:
 
 def lines_of(rows: Iterable[Row]) -> Iterator[bytes]:
     """Yield the lines of records. The functions of an interval share one line, which parses much faster."""
-    for (kind, at, seconds), group in groupby(rows, _line):
-        if kind is FunctionTimesRow:
-            yield _checked([kind.__name__, at, seconds, *(row[2:] for row in group)])
+    for interval, group in groupby(rows, lambda row: row[:2] if isinstance(row, FunctionTimesRow) else None):
+        if interval is not None:
+            yield _checked([FunctionTimesRow.__name__, *interval, *(row[2:] for row in group)])
         else:
-            yield from (_checked([kind.__name__, *row]) for row in group)
-
-
-def _line(row: Row) -> tuple[type[Row], float, float]:
-    return (type(row), row.at, row.seconds) if isinstance(row, FunctionTimesRow) else (type(row), 0.0, 0.0)
+            yield from (_checked([type(row).__name__, *row]) for row in group)
 
 
 def _checked(values: list[object]) -> bytes:
@@ -159,14 +151,12 @@ def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
         if checksum != b"%08x" % zlib.crc32(text):
             continue
         match json.loads(text):
-            case [str(name), *values] if name in _KINDS and _LEAST[name] <= len(values) <= len(_KINDS[name]._fields):
-                yield _KINDS[name](*values)
-            case ["FunctionTimesRow", at, seconds, *functions] if all(map(_is_function, functions)):
-                yield from (FunctionTimesRow(at, seconds, *values) for values in functions)
-
-
-def _is_function(values: object) -> bool:
-    return isinstance(values, list) and len(values) == len(FunctionTimesRow._fields) - 2
+            case [str(name), *values] if name in _KINDS:
+                with suppress(TypeError):  # minutes of earlier versions lack only columns that have a default
+                    yield _KINDS[name](*values)
+            case ["FunctionTimesRow", at, seconds, *functions]:
+                with suppress(TypeError):
+                    yield from [FunctionTimesRow(at, seconds, *values) for values in functions]
 
 
 def within(rows: Iterable[Row], since: float, until: float) -> Iterator[Row]:
@@ -330,19 +320,16 @@ class Before:
 
     def load(self, rows: Iterable[Row]) -> None:
         """Load the records of earlier runs, in order. Call once, before the first `add`."""
-        by_run: dict[str, list[FunctionTimesRow]] = defaultdict(list)
-        run_of: dict[str, int] = {}
+        by_run: defaultdict[tuple[str, int], list[FunctionTimesRow]] = defaultdict(list)
         run = 0
         for row in rows:
             if isinstance(row, EventRow) and row.kind == STARTED:
                 run += 1
             elif isinstance(row, FunctionTimesRow):
                 self._rows.append(row)
-                if run_of.get(row.function) != run:
-                    by_run[row.function] = []
-                    run_of[row.function] = run
-                by_run[row.function].append(row)
-        self._last_run = {name: found for name, rows in by_run.items() if (found := _median(rows)) is not None}
+                by_run[row.function, run].append(row)
+        found = {name: _median(rows) for (name, _), rows in by_run.items()}  # the last run of a function wins
+        self._last_run = {name: seconds for name, seconds in found.items() if seconds is not None}
 
     def document(self, at: float) -> Document:
         self._forget(at)
