@@ -102,6 +102,8 @@ class Stream(Iterator[Any]):
         """The first pieces of the next value."""
         self._taken_bytes = self._received = self._taken = self._answered = 0
         self._run = self._task = b""
+        self._earlier: set[bytes] = set()
+        """Runs that were lost, whose late messages are ignored."""
         self._has_ended = self._is_closed = False
         self._error: Exception | None = None
         self._changed: Callback | None = None
@@ -181,7 +183,10 @@ class Stream(Iterator[Any]):
     def _take(self, message: StreamValue) -> None:
         """Process a message from the task. Called in the thread of the client."""
         with self._condition:
+            if message.run in self._earlier:
+                return
             if message.run != self._run:
+                self._earlier.add(self._run)
                 if self._run and not self._restarts:
                     self._error = self._error or WorkerLostError(_AGAIN)
                     self._loop.call_later(0, self.future.cancel)

@@ -402,16 +402,30 @@ def test_stream_names_the_mistake_if_the_scheduler_lacks_streams() -> None:
         next(client.stream(count, 3))
 
 
+def delivered(client: Client, restart: bool, *messages: tuple[bytes, int, object]) -> tuple[Stream, list[object]]:
+    """Deliver messages to a stream: run, number, and value. Returns the stream and its cancellations."""
+    futures, cancels = client._loop.futures, list[object]()  # noqa: SLF001 (no other way to deliver messages)
+    call_later = lambda _, cancel: cancels.append(cancel)  # noqa: E731
+    loop = SimpleNamespace(futures=futures, on_message={}, call_later=call_later, _call=print, _answer=None)
+    stream = Stream(cast("Any", loop), 4, restart, None)._start(lambda _: client.submit(abs, 1))  # noqa: SLF001
+    for run, number, value in messages:
+        payload = to_payload(dump_value(value)) if value is not None else b""
+        stream._take(StreamValue(bytes(16), bytes(16), run, number, 0, False, payload))  # noqa: SLF001
+    return stream, cancels
+
+
 def test_task_that_starts_again_ends_a_stream_without_restart() -> None:
     with Client(processes=False) as client:
-        futures, cancels = client._loop.futures, list[object]()  # noqa: SLF001 (no other way to deliver messages)
-        call_later = lambda _, cancel: cancels.append(cancel)  # noqa: E731
-        loop = SimpleNamespace(futures=futures, on_message={}, call_later=call_later, _call=print, _answer=None)
-        stream = Stream(cast("Any", loop), 4, False, None)._start(lambda _: client.submit(abs, 1))  # noqa: SLF001
-        for run in (b"run    1", b"run    2"):
-            value = StreamValue(bytes(16), bytes(16), run, 0, 0, False, to_payload(dump_value("first")))
-            stream._take(value)  # noqa: SLF001
+        stream, cancels = delivered(client, False, (b"run    1", 0, "first"), (b"run    2", 0, "first"))
         assert next(stream) == "first"
         with pytest.raises(WorkerLostError, match="started again"):
             next(stream)
         assert len(cancels) == 1
+
+
+def test_late_messages_of_a_lost_run_are_ignored() -> None:
+    first, second = b"run    1", b"run    2"
+    with Client(processes=False) as client:
+        values = [(first, 0, "a"), (second, 0, "a"), (first, 1, "late"), (second, 1, "b"), (second, 2, None)]
+        stream, _ = delivered(client, True, *values, (first, 2, "late"))
+        assert list(stream) == ["a", "b"]
