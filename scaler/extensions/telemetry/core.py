@@ -23,9 +23,7 @@ class QueuedTask(NamedTuple):
     name: str
     arrived_at: float
     began_at: float
-    worker: str
-    outcome: str
-    attempts: int
+    attributes: dict[str, str | int]
     errors: list[str]
 
 
@@ -58,11 +56,16 @@ class QueueTimes(SchedulerPart):
             began_at = now.unix
             if ran is not None and ran[0].began_us and ran[0].clock.offset_seconds is not None:
                 began_at += ran[0].began_us[ran[1]] / 1e6 + ran[0].clock.offset_seconds - now.clock
-            record = ended.record_of(index)
-            outcome = Outcome(ended.outcomes[index]).name.lower()
             began_at = min(max(began_at, arrived_at), now.unix)  # estimates of the worker's clock differ
-            times = arrived_at, began_at, worker, outcome, record.attempt, record.texts
-            yield QueuedTask(group.spec.context, task, group.spec.name, *times)
+            record = ended.record_of(index)
+            attributes: dict[str, str | int] = {
+                "scaler.task.id": task.hex(),
+                "scaler.worker": worker,
+                "scaler.outcome": Outcome(ended.outcomes[index]).name.lower(),
+                "scaler.attempts": record.attempt,
+            }
+            spec = group.spec
+            yield QueuedTask(spec.context, task, spec.name, arrived_at, began_at, attributes, record.texts)
 
 
 def queue_times(config: TelemetrySettings) -> SchedulerPart:

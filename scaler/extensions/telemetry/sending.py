@@ -49,7 +49,7 @@ def suppress_instrumentation() -> None:
 
 
 class LastMessage(logging.Filter):
-    """Keeps the last message of a logger, and drops all, because an exporter logs each attempt."""
+    """Keeps a logger's last message and drops every message, because an exporter logs each attempt."""
 
     text = "it did not accept them"
 

@@ -26,12 +26,7 @@ class QueueSpans(Performer):
             span = self._spans.start(
                 f"{each.name} queued",
                 trace.set_span_in_context(trace.NonRecordingSpan(parent), Context()),
-                attributes={
-                    "scaler.task.id": each.task.hex(),
-                    "scaler.worker": each.worker,
-                    "scaler.outcome": each.outcome,
-                    "scaler.attempts": each.attempts,
-                },
+                attributes=each.attributes,
                 start_time=round(each.arrived_at * 1e9),
             )
             for number, text in enumerate(each.errors, 1):

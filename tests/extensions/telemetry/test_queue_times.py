@@ -37,7 +37,8 @@ def test_times_are_converted_from_the_workers_clock() -> None:
         (IDS[0], 1_000.0, 1_001.5),
         (IDS[1], 1_000.0, 1_002.5),
     ]
-    assert (rows[0].name, rows[0].worker, rows[0].outcome, rows[0].attempts) == ("price", "w1", "success", 1)
+    attributes = {"scaler.worker": "w1", "scaler.outcome": "success", "scaler.attempts": 1}
+    assert (rows[0].name, rows[0].attributes) == ("price", {"scaler.task.id": IDS[0].hex(), **attributes})
     assert not queued(times, ended(IDS), Now(120.0, 1_020.0)), "each task is reported once"
 
 
