@@ -8,7 +8,7 @@ Invariant: an object is held exactly while a failure lists it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -40,14 +40,6 @@ class Failure:
     held: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    """An object in the storage. uses: number of failures that list it."""
-
-    size_bytes: int
-    uses: int = 0
-
-
 class Failures(SchedulerPart):
     changes = (TaskFailed,)
     questions = (ReadFailure,)
@@ -55,7 +47,10 @@ class Failures(SchedulerPart):
     def __init__(self, _config: SettingsModel | None = None) -> None:
         self.held_bytes = 0
         self._kept: OrderedDict[bytes, Failure] = OrderedDict()
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, int] = {}
+        """Sizes of held objects."""
+        self._uses: Counter[bytes] = Counter()
+        """Number of failures that list an object."""
         self._newly_held: list[bytes] = []
         self._released: list[bytes] = []
         self._size_bytes = 0
@@ -106,14 +101,13 @@ class Failures(SchedulerPart):
             identifier, known_bytes = payload[1:17], self.cluster.rooms.stores.size_of(payload[1:17])
             sizes[identifier] = max(sizes.get(identifier, 0), stored_bytes(payload), known_bytes)
         for identifier, size_bytes in sizes.items():
-            held = self._held.get(identifier)
-            if held is None:
+            if identifier not in self._held:
                 if size_bytes > MAX_HELD_BYTES:
                     continue
-                held = self._held[identifier] = _Held(size_bytes)
+                self._held[identifier] = size_bytes
                 self.held_bytes += size_bytes
                 self._newly_held.append(identifier)
-            held.uses += 1
+            self._uses[identifier] += 1
             failure.held.append(identifier)
         for each in self._kept.values():
             if self.held_bytes <= MAX_HELD_BYTES:
@@ -122,11 +116,10 @@ class Failures(SchedulerPart):
 
     def _release(self, failure: Failure) -> None:
         for identifier in failure.held:
-            held = self._held[identifier]
-            held.uses -= 1
-            if not held.uses:
-                del self._held[identifier]
-                self.held_bytes -= held.size_bytes
+            self._uses[identifier] -= 1
+            if not self._uses[identifier]:
+                del self._uses[identifier]
+                self.held_bytes -= self._held.pop(identifier)
                 self._released.append(identifier)
         failure.held.clear()
 

@@ -33,8 +33,9 @@ class KeepsFailures(Cluster):
         commands = super().step_once(*inputs)
         failures, held = self.failures, self.failures._held  # noqa: SLF001
         kept = failures._kept.values()  # noqa: SLF001
-        assert Counter(each for failure in kept for each in failure.held) == {each: held[each].uses for each in held}
-        assert failures.held_bytes == sum(each.size_bytes for each in held.values()) <= MAX_HELD_BYTES
+        assert Counter(each for failure in kept for each in failure.held) == failures._uses  # noqa: SLF001
+        assert failures._uses.keys() == held.keys()  # noqa: SLF001
+        assert failures.held_bytes == sum(held.values()) <= MAX_HELD_BYTES
         return commands
 
 
