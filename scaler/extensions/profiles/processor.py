@@ -86,7 +86,11 @@ class Sampler:
                 if counted is not None and context.is_suspended:
                     last_pause = LAST_WAIT_REPORT_SECONDS
                     pause = max(pause, LAST_REPORT_SECONDS)
-                    began, now = now, self._rest(max(report_at, now + LAST_REPORT_SECONDS))
+                    self._is_asleep = True  # before reading is_suspended: `wake` is called after it is cleared
+                    if context.is_suspended:
+                        self._awake.acquire(timeout=max(report_at - now, LAST_REPORT_SECONDS))
+                    self._is_asleep = False
+                    began, now = now, time.monotonic()
                     counted[0] += int((now - began) * 1e6)
                 busy_at = now
             elif now - busy_at > ASLEEP_AFTER_SECONDS:
@@ -104,13 +108,6 @@ class Sampler:
                 pause = min(2 * pause, last_pause)
                 report_at = now + pause
             before = now
-
-    def _rest(self, until: float) -> float:
-        self._is_asleep = True  # before reading is_suspended: `wake` is called after is_suspended is cleared
-        if self._context.is_suspended:
-            self._awake.acquire(timeout=max(0.0, until - time.monotonic()))
-        self._is_asleep = False
-        return time.monotonic()
 
     def wake(self) -> None:
         if not self._is_asleep:
