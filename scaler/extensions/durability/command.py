@@ -9,7 +9,7 @@ from scaler.client.client import Client
 from scaler.config.flags import verb_parser
 from scaler.errors import UsageError
 from scaler.extensions.durability.client import session_tasks
-from scaler.grammar import counted
+from scaler.grammar import counted, timed
 from scaler.ids import show
 from scaler.monitor.messages import UNFINISHED, EndSession, SessionEnded
 from scaler.protocol import messages as m
@@ -17,7 +17,6 @@ from scaler.registry import find_only
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.texts import aligned
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 SESSION_VERBS: Mapping[str, str] = {
     "list": "List the durable sessions of this key. Admins see all sessions.",
     "show": "List the tasks of a durable session.",
@@ -63,7 +62,7 @@ def _list(rows: Sequence[m.SessionRow]) -> None:
         return
     table: list[Sequence[str]] = [("name", "key", "unfinished", "ended", "failed", "bytes", "used")]
     for row in rows:
-        used = f"now, by {row.client}" if row.attached else f"{_ago(row.idle_seconds)} ago, by {row.client}"
+        used = f"now, by {row.client}" if row.attached else f"{timed(row.idle_seconds)} ago, by {row.client}"
         counts = (f"{count:,}" for count in (row.unfinished, row.ended, row.failed, row.size_bytes))
         table.append((row.name, row.key, *counts, used))
     _say(aligned(table))
@@ -85,13 +84,6 @@ def _named(rows: Iterable[m.SessionRow], name: str) -> m.SessionRow:
         keys = ", ".join(row.key for row in found)
         raise UsageError(f"session {name!r} exists for the keys {keys}: use a credential of one of them")
     return found[0]
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _say(text: str) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from scaler.config.flags import bare_parser
 from scaler.errors import RefusedError, UnreachableError
 from scaler.extensions.standby.messages import Promote, Promoted
+from scaler.extensions.standby.term import connected
 from scaler.net.access import Access
-from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
-from scaler.net.connector import SocketConnector
+from scaler.net.connection import ConnectionRefused, Received, Welcomed
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import ClientDetails, Role, Server, Unanswered
+from scaler.protocol.messages import ClientDetails, Role, Unanswered
 from scaler.security import CREDENTIALS_VARIABLE
 
 CONNECT_SECONDS, TIMEOUT_SECONDS = 10.0, 60.0
@@ -36,31 +36,23 @@ def promote(program: str, arguments: Sequence[str], environment: Mapping[str, st
 
 async def take_over(address: str, access: Access, *, force: bool) -> tuple[float, int]:
     """Return the seconds until the standby serves, and its epoch."""
-    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    epoch, began, limit = 0, time.monotonic(), asyncio.timeout(CONNECT_SECONDS)
-
-    def take(events: list[ConnectorEvent]) -> None:
-        nonlocal epoch
-        for event in events:
-            match event:
-                case Welcomed(welcome) if epoch and welcome.epoch >= epoch:
-                    done.set_result(epoch)
-                case Welcomed() if not epoch:
-                    limit.reschedule(asyncio.get_running_loop().time() + TIMEOUT_SECONDS)
-                    connector.send(Promote(force, number=1))
-                case Received(message=Promoted(promoted, refused)) if not refused:
-                    epoch = promoted
-                case Received(message=Promoted(refused=text) | Unanswered(text)):
-                    done.set_exception(RefusedError(f"{address} is not promoted: {text}"))
-                case ConnectionRefused(refused):
-                    done.set_exception(RefusedError(f"{address} refused this command: {refused.text}"))
-
-    hello = own_hello(Role.ADMIN, ClientDetails("promote"))
-    connector = SocketConnector(address, Server.SCHEDULER, access, hello, take)
+    epoch, began = 0, time.monotonic()
+    connector, events = connected(address, access, own_hello(Role.ADMIN, ClientDetails("promote")))
     try:
-        async with limit:
-            await done
-            return time.monotonic() - began, epoch
+        async with asyncio.timeout(CONNECT_SECONDS) as limit:
+            while True:
+                match await events.get():
+                    case Welcomed(welcome) if epoch and welcome.epoch >= epoch:
+                        return time.monotonic() - began, epoch
+                    case Welcomed() if not epoch:
+                        limit.reschedule(asyncio.get_running_loop().time() + TIMEOUT_SECONDS)
+                        connector.send(Promote(force, number=1))
+                    case Received(message=Promoted(promoted, refused)) if not refused:
+                        epoch = promoted
+                    case Received(message=Promoted(refused=text) | Unanswered(text)):
+                        raise RefusedError(f"{address} is not promoted: {text}")
+                    case ConnectionRefused(refused):
+                        raise RefusedError(f"{address} refused this command: {refused.text}")
     except TimeoutError:
         what = "was promoted, but does not serve yet: see its log" if epoch else "does not answer"
         raise UnreachableError(f"{address} {what} ({connector.last_error})") from None

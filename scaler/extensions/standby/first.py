@@ -96,7 +96,9 @@ class FollowedSteps(DurableSteps):
             began = loop.time()
             try:
                 async with asyncio.timeout(seconds / 6):
-                    why = await lease.renew(self._term.epoch, self._in_step)
+                    # While the disk hangs, a standby in step should take over.
+                    hangs = self.complaint if self._source.is_in_step else ""
+                    why = hangs or await lease.renew(self._term.epoch, self._in_step)
             except TimeoutError:
                 why = "the lease store did not answer"
             if why is None:
@@ -156,6 +158,8 @@ class FollowedSteps(DurableSteps):
                     self._expel(peer, m.Refused(m.RefusalReason.LIMIT, why))
                     return
                 _log.info("the standby %s follows", message.address)
+                if self._term.partner != message.address:
+                    self._note_term(partner=message.address)
                 self.journal.refresh()
                 self._run(self._read_base(peer))
                 self._tick()
@@ -231,12 +235,10 @@ class FollowedSteps(DurableSteps):
         if source.is_in_step == self._was_in_step:
             return
         self._was_in_step = source.is_in_step
-        if not source.is_in_step:
+        if source.is_in_step:
+            _log.info("the standby %s is in step", source.address)
+        else:
             _log.warning("the standby %s is out of step: it will lack acknowledged tasks", source.address)
-            return
-        _log.info("the standby %s is in step", source.address)
-        if self._term.partner != source.address:
-            self._note_term(partner=source.address)
 
     # -- steps
 

@@ -237,7 +237,7 @@ class Standby:
         try:
             if self._lease is not None and not await self._lease.write(epoch, ""):
                 return "the lease changes: try again"
-            self._term = self._term._replace(epoch=epoch, serves=True, partner=self._first, has_copy=True)
+            self._term = self._term._replace(epoch=epoch, serves=True, partner="", has_copy=True)
             write_term(self.config, self._term)
         except (OSError, UsageError) as error:
             return str(error)

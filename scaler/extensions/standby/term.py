@@ -16,14 +16,14 @@ from scaler.net.connection import ConnectionRefused, ConnectorEvent, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.paths import local_path
-from scaler.protocol.messages import RefusalReason, Role, Server
+from scaler.protocol.messages import Hello, RefusalReason, Role, Server
 from scaler.security.private_files import read_private, write_private
 
 
 class Term(NamedTuple):
-    """epoch: the highest known one. serves: whether this scheduler serves in it. partner: address of the other one, or
-    empty. has_copy: the journal was complete once. cluster: id that both have and no other cluster has, or empty if
-    this scheduler never had a standby."""
+    """epoch: the highest known one. serves: whether this scheduler serves in it. partner: address of the other one, if
+    that may have the next epoch. has_copy: the journal was complete once. cluster: id that both have and no other
+    cluster has, or empty if this scheduler never had a standby."""
 
     epoch: int = 1
     serves: bool = True
@@ -60,30 +60,33 @@ def write_term(config: SchedulerConfig, term: Term) -> None:
     write_private(_file(config), json.dumps(term._asdict()), replace=True)
 
 
+def connected(address: str, access: Access, hello: Hello) -> tuple[SocketConnector, asyncio.Queue[ConnectorEvent]]:
+    """Return a connector to a scheduler, and its events."""
+    events: asyncio.Queue[ConnectorEvent] = asyncio.Queue()
+
+    def take(arrived: list[ConnectorEvent]) -> None:
+        for event in arrived:
+            events.put_nowait(event)
+
+    return SocketConnector(address, Server.SCHEDULER, access, hello, take), events
+
+
 async def greeted(address: str, access: Access, term: Term, seconds: float) -> int:
     """Send the epoch to the other scheduler, which stops if its own is lower. Returns the other epoch, or 0 if the
     other scheduler does not serve. Raises UnreachableError if it does not answer, or another server does."""
-    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def take(events: list[ConnectorEvent]) -> None:
-        for event in events:
-            match event:
-                case _ if answer.done():
-                    return
-                case Welcomed(welcome) if term.is_of(welcome.owner_token):
-                    answer.set_result(welcome.epoch)
-                case Welcomed():
-                    answer.set_exception(UnreachableError(f"{address} is the scheduler of another cluster"))
-                case ConnectionRefused(refused) if refused.reason is RefusalReason.STANDBY:
-                    answer.set_result(0)
-                case ConnectionRefused(refused):
-                    answer.set_exception(UnreachableError(f"{address} refused this scheduler: {refused.text}"))
-
     hello = replace(own_hello(Role.SCHEDULER), epoch=term.epoch, owner_token=term.cluster.encode())
-    connector = SocketConnector(address, Server.SCHEDULER, access, hello, take)
+    connector, events = connected(address, access, hello)
     try:
         async with asyncio.timeout(seconds):
-            return await answer
+            match await events.get():
+                case Welcomed(welcome) if term.is_of(welcome.owner_token):
+                    return welcome.epoch
+                case ConnectionRefused(refused) if refused.reason is RefusalReason.STANDBY:
+                    return 0
+                case ConnectionRefused(refused):
+                    raise UnreachableError(f"{address} refused this scheduler: {refused.text}")
+                case _:
+                    raise UnreachableError(f"{address} is the scheduler of another cluster")
     except TimeoutError:
         raise UnreachableError(f"{address} does not answer ({connector.last_error})") from None
     finally:

@@ -20,6 +20,7 @@ from scaler.errors import UsageError
 from scaler.extensions.standby import main as standby_main
 from scaler.extensions.standby.core import framed
 from scaler.extensions.standby.first import FollowedSteps
+from scaler.extensions.standby.lease import Lease
 from scaler.extensions.standby.messages import Following, JournalBytes
 from scaler.extensions.standby.standby import Standby
 from scaler.extensions.standby.term import Term, read_term, write_term
@@ -43,8 +44,8 @@ def config_of(directory: Path, **settings: Any) -> SchedulerConfig:
 class Frame(SimpleNamespace):
     """What a scheduler's part uses of the server."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(config=config_of(directory), loop=asyncio.get_running_loop(), stop=asyncio.Event())
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        super().__init__(config=config_of(directory, **settings), loop=asyncio.get_running_loop(), stop=asyncio.Event())
         self.storage, self.guests = SimpleNamespace(on_refused=None), dict[bytes, Any]()
         self.sent: list[Any] = []
         self.forgotten: list[bytes] = []
@@ -66,8 +67,8 @@ class Frame(SimpleNamespace):
         self.take(peer, 1, 12)
 
 
-def begin(directory: Path) -> tuple[Frame, FollowedSteps]:
-    frame: Any = Frame(directory)
+def begin(directory: Path, **settings: Any) -> tuple[Frame, FollowedSteps]:
+    frame: Any = Frame(directory, **settings)
     steps = FollowedSteps(frame)
     steps.recover()
     return frame, steps
@@ -90,6 +91,30 @@ def test_scheduler_stops_only_if_its_storage_has_another_scheduler(tmp_path: Pat
             assert frame.stop.is_set()
             assert read_term(frame.config) == Term(serves=False)
 
+    run(main)
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_scheduler_whose_disk_hangs_leaves_its_lease_to_a_standby_in_step(
+    is_followed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewals = list[str]()
+
+    async def renew(_lease: Lease, _epoch: int, standby: Callable[[], str] = lambda: "") -> None:
+        renewals.append(standby())
+
+    async def main() -> None:
+        frame, steps = begin(tmp_path, standby_lease="s3://bucket/key", standby_lease_seconds=0.06)
+        with closing(steps):
+            if is_followed:
+                await frame.follow(b"1")
+                await soon(lambda: B in renewals)
+            monkeypatch.setattr(FollowedSteps, "complaint", "the disk does not respond")
+            del renewals[:]
+            await soon(frame.stop.is_set if is_followed else lambda: len(renewals) > 9)
+            assert len(renewals) < 2 if is_followed else not frame.stop.is_set()
+
+    monkeypatch.setattr(Lease, "renew", renew)
     run(main)
 
 
@@ -171,7 +196,7 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
             standby.close()
             await soon(lambda: ended)
         assert not any(report.leaves for report in reports)
-        assert read_term(config) == Term(2, True, first, True, CLUSTER if is_copied else "")
+        assert read_term(config) == Term(2, True, "", True, CLUSTER if is_copied else "")
 
     run(main)
 
@@ -269,7 +294,7 @@ def test_scheduler_stops_for_its_own_cluster_alone(tmp_path: Path) -> None:
     run(main)
 
 
-def test_promoted_scheduler_does_not_dial_its_partner(tmp_path: Path) -> None:
+def test_scheduler_dials_its_partner_at_most_once(tmp_path: Path) -> None:
     async def main() -> None:
         partner, first = free_addresses(count=2)
         greeted = list[m.Hello]()
@@ -278,12 +303,33 @@ def test_promoted_scheduler_does_not_dial_its_partner(tmp_path: Path) -> None:
             greeted.append(hello)
             return m.Refused(m.RefusalReason.STANDBY, "")
 
+        async def serve(*_: object) -> int:
+            with closing(Stage(config)) as stage:
+                await stage.peer(m.Role.CLIENT, m.ClientDetails("c"))
+            component.stop.set()
+            return 0
+
         config = config_of(tmp_path, bind_address=first)
-        write_term(config, Term(2, True, partner, True, CLUSTER))
         access = ServerAccess(config, m.Server.SCHEDULER, [partner])
-        with closing(access), closing(access.listen(partner, admit, lambda _: None)), closing(Stage(config)) as stage:
-            await stage.peer(m.Role.CLIENT, m.ClientDetails("c"))
-        assert not greeted
+        with closing(access), closing(access.listen(partner, admit, lambda _: None)):
+            for term, count in ((Term(1, True, partner, False, CLUSTER), 1), (Term(2, True, "", True, CLUSTER), 1)):
+                write_term(config, term)
+                component: Any = SimpleNamespace(stop=asyncio.Event(), ready=None)
+                await standby_main.main(config, component, serve)
+                assert len(greeted) == count
+
+    run(main)
+
+
+def test_scheduler_remembers_its_standby_before_that_is_in_step(tmp_path: Path) -> None:
+    async def main() -> None:
+        frame, steps = begin(tmp_path)
+        with closing(steps):
+            frame.take(b"1", 0, 0)
+            assert not steps.journal.source.is_in_step
+            term = read_term(frame.config)
+            assert term is not None
+            assert term.partner == B
 
     run(main)
 
