@@ -268,13 +268,16 @@ class ListenerCore:
             self._end(peer, m.Refused(m.RefusalReason.MALFORMED, text), now)
             self._events.append(Closed(peer.id, text, is_orderly=False))
         elif is_lost:
-            self._break(peer)
+            self._give_up(link)
 
     def _lost(self, link: _Link, refusal: str = "") -> None:
         self._forget(link)
         peer = link.peer
         if peer is not None and peer.link is link:
-            self._disconnect(peer)
+            peer.link = None
+            self._unacknowledged.pop(peer.id, None)
+            peer.session.disconnect()
+            self._events.append(Broken(peer.id))
         elif peer is None and not link.is_closing:
             text = refusal or f"a connection from {link.origin} closed before it sent a message"
             self._commands.append(t.Report(text, bool(refusal), "", link.origin))
@@ -298,7 +301,9 @@ class ListenerCore:
             return
         refused = _refusal_of(hello, identity, self._server)
         if refused is None and known is not None:
-            if known.identity != identity or not (is_its_own or _is_durable(hello)):
+            # Any peer with the key may continue a durable session.
+            is_durable = isinstance(hello.details, m.ClientDetails) and hello.details.session
+            if known.identity != identity or not (is_its_own or is_durable):
                 text = f"{hello.hostname[:64]} (pid {hello.pid}) claims peer id {peer_id.hex()}"
                 refused = m.Refused(m.RefusalReason.DUPLICATE, f"{text}, which belongs to another session")
         elif refused is None and len(self._peers) >= MAX_PEERS:
@@ -315,7 +320,7 @@ class ListenerCore:
         peer_id = header.peer
         peer = self._peers.get(peer_id)
         if peer is not None and peer.link is not None:
-            self._break(peer)
+            self._give_up(peer.link)
         resumed = (
             peer is not None
             and hello.resume
@@ -340,24 +345,14 @@ class ListenerCore:
         peer.session.post(encode(replace(welcome, resumed=resumed, compression=compression)))
         self._unsent[peer_id] = peer
 
-    def _break(self, peer: _Peer) -> None:
-        assert peer.link is not None, "only a connected session has a link"
-        self._cut(peer.link)
-        self._disconnect(peer)
-
-    def _disconnect(self, peer: _Peer) -> None:
-        peer.link = None
-        self._unacknowledged.pop(peer.id, None)
-        peer.session.disconnect()
-        self._events.append(Broken(peer.id))
-
     def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
         """Drop a session. With a reason, its link gets a grace period to close; otherwise, it is cut."""
         del self._peers[peer.id]
         self._full.pop(peer.id, None)
         link, peer.link = peer.link, None
         if link is not None and reason is None:
-            self._cut(link)
+            self._forget(link)
+            self._commands.append(t.Cut(link.transport))
         elif link is not None and reason is not None:
             self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason, now)
 
@@ -375,10 +370,6 @@ class ListenerCore:
     def _keep(self, link: _Link) -> None:
         self._identifying.pop(link, None)
         self._closing.pop(link, None)
-
-    def _cut(self, link: _Link) -> None:
-        self._forget(link)
-        self._commands.append(t.Cut(link.transport))
 
     def _expire(self, now: float) -> None:
         while self._unacknowledged:
@@ -424,8 +415,3 @@ def _refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refus
         return m.Refused(m.RefusalReason.ROLE, text)
     problem = m.wrong_details(server, hello)
     return m.Refused(m.RefusalReason.ROLE, problem) if problem else None
-
-
-def _is_durable(hello: m.Hello) -> bool:
-    """Return whether a client requests a durable session, which any peer with its key may continue."""
-    return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)

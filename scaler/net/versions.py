@@ -53,7 +53,8 @@ def check_versions(hello: m.Hello) -> m.Refused | None:
     version must be equal. Clients and workers also need equal major and minor versions of Python and cloudpickle,
     except clients that have neither and refer to functions by name."""
     text = ""
-    peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
+    # The peer's texts are limited, so that the message stays within its size limit.
+    peer = f"the {hello.role} on {hello.hostname:.64} (pid {hello.pid}, scaler {hello.scaler_version:.64})"
     ours = f"this server on {socket.gethostname()} (scaler {__version__})"
     if hello.protocol_version != m.PROTOCOL_VERSION:
         text = (
@@ -64,12 +65,12 @@ def check_versions(hello: m.Hello) -> m.Refused | None:
         pass
     elif hello.role in _SHARE_CODE and minor_version(hello.python_version) != python_version():
         text = (
-            f"{peer} runs Python {_short(hello.python_version)}, {ours} runs Python {python_version()}: "
+            f"{peer} runs Python {hello.python_version:.64}, {ours} runs Python {python_version()}: "
             f"use the same minor version of Python everywhere"
         )
     elif hello.role in _SHARE_CODE and minor_version(hello.cloudpickle_version) != minor_version(cloudpickle_version()):
         text = (
-            f"{peer} has cloudpickle {_short(hello.cloudpickle_version)}, "
+            f"{peer} has cloudpickle {hello.cloudpickle_version:.64}, "
             f"{ours} has cloudpickle {cloudpickle_version()}: install the same version everywhere"
         )
     return m.Refused(m.RefusalReason.VERSION, text) if text else None
@@ -83,11 +84,6 @@ def other_protocol(version: int, hello: m.Hello | None) -> m.Refused:
         f"protocol {m.PROTOCOL_VERSION}: install the same version of scaler on both sides"
     )
     return m.Refused(m.RefusalReason.VERSION, text)
-
-
-def _short(text: str) -> str:
-    # Limit the peer's text so that our message stays within its size limit.
-    return text[:64]
 
 
 def minor_version(text: str) -> str:

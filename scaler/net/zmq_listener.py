@@ -162,7 +162,7 @@ class ZmqListener(ZmqEnd):
         self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
             self._authenticator = authenticator_of(context)
-            self._authenticator.add(self._domain, keys)
+            self._authenticator.servers[self._domain] = keys
             self._socket.curve_server = 1
             self._socket.curve_publickey = keys.pair.public.encode()
             self._socket.curve_secretkey = keys.pair.secret.encode()
@@ -280,7 +280,7 @@ class ZmqListener(ZmqEnd):
             file.remove()
         self._close(linger_seconds)
         if self._keys is not None:
-            self._authenticator.remove(self._domain)
+            self._authenticator.servers.pop(self._domain, None)
         release_context()
 
     def _read_one(self) -> int:

@@ -179,17 +179,12 @@ class Authenticator:
     A thread answers, so that peers do not wait for a busy server."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._servers: dict[bytes, ServerKeys] = {}
+        self.servers: dict[bytes, ServerKeys] = {}
+        """By ZAP domain."""
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ADDRESS)
         threading.Thread(target=self._run, name="scaler-authenticator", daemon=True).start()
-
-    def add(self, domain: bytes, keys: ServerKeys) -> None:
-        self._servers[domain] = keys
-
-    def remove(self, domain: bytes) -> None:
-        self._servers.pop(domain, None)
 
     def _run(self) -> None:
         while True:
@@ -202,7 +197,7 @@ class Authenticator:
 
     def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
         version, _, domain, origin, _, mechanism, *credentials = request
-        keys = self._servers.get(domain)
+        keys = self.servers.get(domain)
         if keys is None or version != _VERSION or mechanism != b"CURVE" or len(credentials) != 1:
             return b"400", b"", b"", b""
         public_key = z85.encode(credentials[0])
