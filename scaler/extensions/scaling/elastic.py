@@ -165,7 +165,7 @@ class Elastic(Scaling):
             managers = tuple(manager.view(now) for manager in self.managers.values())
             view = self.spending.affordable(ClusterView(now, demand, managers))
             self._asked_at = now
-            self._outbox.add(AskPolicy(view))
+            self._outbox.extend([AskPolicy(view)])
             self._view = view if managers else None
         else:
             self._late.plan(None, {})

@@ -114,9 +114,6 @@ class KeyAccounts:
         own: int = self._config.max_bytes_per_client
         return min(left, own - account.size_bytes) if own >= 0 else left
 
-    def tasks_limit(self, account: KeyAccount) -> str:
-        return f"max_tasks_per_client is {self.max_tasks}, and key {account.key} has reached it"
-
     def bytes_limit(self, account: KeyAccount) -> str:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)
         is_own = own >= 0 and own - account.size_bytes == left

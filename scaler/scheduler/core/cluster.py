@@ -18,7 +18,6 @@ from scaler.protocol.messages import (
     ManagerDetails,
     ManagerStatus,
     Outcome,
-    Spec,
     WorkerHeartbeat,
     is_function_id,
     is_stored,
@@ -113,10 +112,6 @@ class ObjectTable:
         self._due: set[bytes] = set()
         """Held objects without an entry, which are forgotten once nothing holds them."""
 
-    def knows(self, spec: Spec, client: bytes) -> bool:
-        pins = self.pins.get(client, ())
-        return all(identifier in pins and identifier in self.functions for identifier in spec.registered)
-
     def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
         """Pin a function for a client. Returns False if the id does not match the payload, or does not name a function.
 
@@ -195,9 +190,6 @@ class ObjectTable:
         if client in self.accounts:
             size = len(entry.payload) if isinstance(entry, FunctionUses) else 0
             self.accounts[client].size_bytes += sign * (ENTRY_BYTES + size)
-
-    def pinned_by(self, client: bytes) -> list[bytes]:
-        return [identifier for identifier in self.pins.get(client, ()) if identifier in self.stored]
 
     def client_left(self, client: bytes, retain: bool) -> None:
         """Remove all pins of a client. retain: keep its stored objects; the caller forgets their owner later."""

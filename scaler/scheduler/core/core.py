@@ -358,7 +358,8 @@ class SchedulerCore:
         ]:
             silent = now - record.last_message_at
             if isinstance(record, ClientRecord):
-                if record.via is None and not record.is_detached and silent > config.client_timeout_seconds:
+                is_detached = record.is_absent and record.is_durable
+                if record.via is None and not is_detached and silent > config.client_timeout_seconds:
                     self._give_up(record.id, f"was silent for {silent:.0f} s", now)
             elif record.broken_at is not None and now - record.broken_at > BREAK_GRACE_SECONDS:
                 self._give_up(record.id, f"was gone for {now - record.broken_at:.1f} s", now)
@@ -372,7 +373,8 @@ class SchedulerCore:
         if len(releasing) > MAX_RELEASING:
             releasing = nlargest(MAX_RELEASING, releasing, key=lambda worker: len(worker.results.released))
         for worker in releasing:
-            released = worker.results.take_released()
+            released = worker.results.released.copy()
+            worker.results.released.clear()
             for first in range(0, len(released), MAX_NUMBERS):
                 self.outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
         self.tasks.end_idle()
@@ -492,8 +494,9 @@ class SchedulerCore:
         if of is client or (of is not None and client.identity.is_admin):
             self.act("cleared", client, f"{of.title} with {counted(len(of.tasks), 'unfinished task')}")
             self.tasks.cancel(of, list(of.tasks))
-            for identifier in self.state.objects.pinned_by(of.id):
-                self.state.objects.release(identifier, of.id)
+            objects = self.state.objects
+            for identifier in [each for each in objects.pins.get(of.id, ()) if each in objects.stored]:
+                objects.release(identifier, of.id)
 
     def act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
         """Record a client's action in the audit log, after its submissions. count: of tasks; 0 is not recorded."""
@@ -526,7 +529,7 @@ class SchedulerCore:
         self.outbox.send_to_client(client, messages.ShutdownReply(True, text, number=asked.number))
         for peer in [*self.state.workers, *self.state.managers]:
             self.outbox.send(peer, messages.Shutdown(text))
-        self.outbox.add(commands.Stop(text))
+        self.outbox.extend([commands.Stop(text)])
 
     def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
         if client.identity.has_key and not client.identity.is_admin:

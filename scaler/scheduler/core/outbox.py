@@ -22,7 +22,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.changes import NO_CALLS, Expelled, FailureRecord, ResultsRetained, TasksEnded
 from scaler.scheduler.core.cluster import Calls, ClusterState
-from scaler.scheduler.core.commands import AskPolicy, Command, Expel, HoldObjects, Send, SendAnswer, SendToStorage, Stop
+from scaler.scheduler.core.commands import Command, Expel, HoldObjects, Send, SendAnswer
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
@@ -193,9 +193,6 @@ class Outbox:
 
     def send(self, peer: bytes, message: Message) -> None:
         self._commands.append(Send(peer, message))
-
-    def add(self, command: AskPolicy | SendToStorage | Stop) -> None:
-        self._commands.append(command)
 
     def extend(self, commands: Iterable[Command]) -> None:
         self._commands += commands

@@ -29,7 +29,7 @@ from scaler.scheduler.core.attempt_texts import MAX_INPUT_BYTES, TOO_MUCH_INPUT
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import MAX_AT_ONCE, Give, ReadyQueue, Side
+from scaler.scheduler.core.ready import MAX_AT_ONCE, NO_RANK, Give, ReadyQueue, Side
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -144,11 +144,11 @@ class Placement:
             self._ready.turns.begin(now)
         if self._resources.reservations:
             self._resources.expire(now)
-        waiting = self._ready.filled()
+        waiting = [queue for queue in self._ready.queues.values() if queue.count or queue.preferred]
         budget = self._fill_all(waiting, now) if waiting else MAX_PLACED_PER_STEP
         if self._stores.is_spread:
             self._stores.end_pass(now)
-        self.has_backlog = bool(waiting) and self._ready.has_backlog
+        self.has_backlog = any(each.first_rank != NO_RANK for each in waiting if each.count or each.preferred)
         return budget <= 0
 
     def _fill_all(self, waiting: list[ReadyQueue], now: float) -> int:

@@ -386,18 +386,9 @@ class ReadyQueues:
     def count(self) -> int:
         return sum(queue.total for queue in self.queues.values())
 
-    @property
-    def has_backlog(self) -> bool:
-        """Whether tasks are ready whose owners may have more slots."""
-        queues = self.queues.values()
-        return any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
-
     def waiting(self) -> list[ReadyQueue]:
         """Return the queues with a ready task that may run, ordered by turn, then by when they were last served."""
-        return self.in_turn(self.filled(), is_for_all=True)
-
-    def filled(self) -> list[ReadyQueue]:
-        return [queue for queue in self.queues.values() if queue.count or queue.preferred]
+        return self.in_turn([queue for queue in self.queues.values() if queue.total], is_for_all=True)
 
     def in_turn(self, found: list[ReadyQueue], *, is_for_all: bool) -> list[ReadyQueue]:
         """Sort queues as `waiting` does, without those whose tasks may not run.

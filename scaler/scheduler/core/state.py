@@ -379,11 +379,6 @@ class KeptResults:
     number: int = 0
     released: list[int] = field(default_factory=list)
 
-    def take_released(self) -> list[int]:
-        released = self.released.copy()
-        self.released.clear()
-        return released
-
 
 @dataclass(slots=True, eq=False)
 class RetainedResult:
@@ -456,10 +451,6 @@ class ClientRecord(PeerRecord):
     """Its tasks and results outlive its connection. Set only by the `durability` extension."""
     owner: ClientRecord | None = None
     """For a client inside a task: the client outside all tasks, if known."""
-
-    @property
-    def is_detached(self) -> bool:
-        return self.is_absent and self.is_durable
 
 
 @dataclass(slots=True, eq=False)

@@ -174,7 +174,8 @@ class Submission:
         if refusal := self._refusal(group):
             return refusal
         if 0 <= self._state.accounts.max_tasks <= account.tasks:
-            return self._state.accounts.tasks_limit(account)
+            most = self._state.accounts.max_tasks
+            return f"max_tasks_per_client is {most}, and key {account.key} has reached it"
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are already waiting"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
@@ -214,7 +215,8 @@ class Submission:
 
     def _new_group(self, client: ClientRecord, spec: Spec) -> Group | None:
         """Return a new group, or None if its function is undefined."""
-        if not self._state.objects.knows(spec, client.id):
+        pins, functions = self._state.objects.pins.get(client.id, ()), self._state.objects.functions
+        if not all(each in pins and each in functions for each in spec.registered):
             return None
         timing = self._timings.pop(spec.function, None) or Timing()
         if spec.expected_seconds and not timing.measured:

@@ -276,7 +276,7 @@ def test_durable_session_restores_its_tasks_results_keys_and_names(cluster: Jour
     cluster.leave("s")
     after = cluster.killed(compacted=compacted)
     session = after.peer("s")
-    assert after.state.clients[session].is_detached
+    assert after.state.clients[session].is_absent
     after.client("other")
     after.say("other", ListSessionTasks(session))
     (tasks,) = [message for name, message in after.said if name == "other" and isinstance(message, SessionTasks)]

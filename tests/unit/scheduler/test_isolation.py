@@ -120,7 +120,7 @@ def test_admin_cancels_and_clears_for_other_users(cluster: Cluster) -> None:
     assert cluster.recalls("w", kill=True) == [first]
     cluster.say("admin", Clear(cluster.peer("a1")))
     assert set(cluster.recalls("w", kill=True)) | set(cluster.outcomes("a1")) == {first, *others}
-    assert not cluster.state.objects.pinned_by(cluster.peer("a1"))
+    assert not cluster.state.objects.stored
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from scaler.scheduler.core.state import ClientRecord, Group, PeerRecord, Recalle
 
 ROOT = Path(scaler.scheduler.__file__).parent
 TASK_STATE = {"state"} | {part.name for kind in (Waiting, Recalled) for part in fields(kind)} - {"worker"}
-PARTS = Worker, resources.Claims, state.KeptResults, state.WorkerProgress, state.Reports
-FACTS = {"at", "claims", "failures_in_row", "has_accounted", "has_begun", "is_awaited", "last_message_at", "number"}
+PARTS = Worker, resources.Claims, state.WorkerProgress, state.Reports
+FACTS = {"at", "claims", "failures_in_row", "has_accounted", "has_begun", "is_awaited", "last_message_at"}
 """Values that no other value depends on."""
 WORKER = {part.name for kind in PARTS for part in fields(kind)} - FACTS
 WORKERS_ALONE = {part.name for part in fields(PeerRecord)} | {part.name for part in fields(Worker)} - {
