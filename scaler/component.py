@@ -61,14 +61,11 @@ class Component:
         def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-            self._orphaned(loop)
+            _log.warning("stopping: the parent process has ended")
+            self.stop.set()
+            loop.call_later(ORPHAN_GRACE_SECONDS, os._exit, EXIT_FAILURE)
 
         loop.add_reader(descriptor, ended)
-
-    def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
-        _log.warning("stopping: the parent process has ended")
-        self.stop.set()
-        loop.call_later(ORPHAN_GRACE_SECONDS, os._exit, EXIT_FAILURE)
 
 
 Main = Callable[[Component], Awaitable[int]]

@@ -178,7 +178,7 @@ class SchedulerClusterCombo:
         self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
         try:
             thread.start()
-            self._supervisor.wait_settled()
+            self._supervisor.settled.wait()
         except BaseException:
             self._end()
             raise

@@ -192,12 +192,10 @@ class Supervisor:
         self._wake_lock = threading.RLock()
         self._parent_pid = parent_pid
         self._selector = selectors.DefaultSelector()
-        self._settled = threading.Event()
+        self.settled = threading.Event()
+        """Set once all required components are ready, or the run has ended."""
 
     # -- for any thread
-
-    def wait_settled(self) -> None:
-        self._settled.wait()
 
     def stop(self, *, hurry: bool = False) -> None:
         """Request a stop, from any thread or signal handler, any number of times. hurry: kill at once."""
@@ -229,10 +227,10 @@ class Supervisor:
         commands = self.supervision.step(time.monotonic())
         for command in commands:
             self._perform(command)
-        if self.supervision.ready and not self._settled.is_set():
+        if self.supervision.ready and not self.settled.is_set():
             if self._on_ready is not None:
                 self._on_ready()
-            self._settled.set()
+            self.settled.set()
         if commands or self.supervision.finished:
             return
         deadline = self.supervision.next_deadline()
@@ -318,4 +316,4 @@ class Supervisor:
         with self._wake_lock:
             os.close(self._woken)
             self._woken = -1
-        self._settled.set()
+        self.settled.set()

@@ -130,7 +130,8 @@ def _add(
     require_free(name, directory.listed())
     if to_file and path.exists():
         raise UsageError(f"{path} already exists: choose another file with --output")
-    credential = directory.add(name, role, expires, _with_defaults(share))
+    given = Share(**{name: value for name, value in share.items() if value is not None})
+    credential = directory.add(name, role, expires, given)
     if not to_file:
         sys.stdout.write(credential.to_text())
         sys.stdout.flush()
@@ -169,10 +170,6 @@ def _show(directory: KeysDirectory, name: str) -> int:
         _say(aligned(rows))
     sys.stderr.writelines(f"scaler keys list: grants no access: {problem}\n" for problem in problems)
     return 1 if problems else 0
-
-
-def _with_defaults(share: Mapping[str, Any]) -> Share:
-    return Share(**{name: value for name, value in share.items() if value is not None})
 
 
 def _share_text(share: Share) -> str:

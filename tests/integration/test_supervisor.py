@@ -67,7 +67,7 @@ def running(*components: ComponentProcess) -> Iterator[Run]:
     run = Run(*components)
     run.thread.start()
     try:
-        run.supervisor.wait_settled()
+        run.supervisor.settled.wait()
         yield run
     finally:
         run.supervisor.stop(hurry=True)
