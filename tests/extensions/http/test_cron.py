@@ -71,6 +71,8 @@ def test_last_time_backwards_is_the_last_one_forwards(expression: str, day: str)
 def test_time_in_the_repeated_hour_runs_once() -> None:
     found = shown("30 1 * * *", "2026-10-31T12:00", NEW_YORK, 2)
     assert found == ["2026-11-01 01:30-04:00", "2026-11-02 01:30-05:00"]
+    second = datetime(2026, 11, 1, 6, 15, tzinfo=UTC)
+    assert next(times("30 1 * * *", NEW_YORK, second)) == datetime(2026, 11, 2, 6, 30, tzinfo=UTC)
 
 
 def test_every_hour_runs_in_both_repeated_hours_and_not_in_the_skipped_one() -> None:
