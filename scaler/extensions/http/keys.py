@@ -159,6 +159,8 @@ class ClientKey:
         self.clients: dict[str, asyncio.Task[AsyncClient]] = {}
         """By session; an empty name means no session."""
         self._closing = asyncio.Lock()
+        self.scheduling = asyncio.Lock()
+        """Held by the schedule that uses a session, because another connection to it would be refused."""
         self.streams = 0
         self.calls: dict[str, HttpCall] = {}
 

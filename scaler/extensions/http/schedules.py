@@ -69,7 +69,8 @@ class ScheduleRunner:
             else:
                 if next(times(schedule.cron, schedule.timezone, self.last)) < due:
                     _log.warning("schedule %s: missed runs after %s; the last one starts", schedule.name, self.last)
-                await self.run(due)
+                async with self._key.scheduling:
+                    await self.run(due)
             self.last = due
         upcoming = next(times(schedule.cron, schedule.timezone, now))
         return min(MAX_PAUSE_SECONDS, max(0.01, (upcoming - self._now()).total_seconds()))

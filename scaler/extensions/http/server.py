@@ -158,7 +158,7 @@ async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterato
     key.streams += 1
     try:
         while True:
-            has_ended, found = bool(call.ended_at), b""
+            has_ended, found = call.following.done(), b""
             if text := call.output(position):
                 position = call.printed_characters
                 found += b"id: %d\nevent: output\ndata: %s\n\n" % (position, dump({"text": text}))
@@ -250,13 +250,12 @@ def run(config: HttpConfig) -> int:
 
 
 async def _serve(config: HttpConfig, component: Component) -> int:
+    own_token = "" if config.client_credentials else load_token(config.web_token_file, own=TOKEN_FILE)[0]
+    own = Access.of(config.credentials, config.insecure_no_auth, Role.CLIENT, "http", config.compression)
     keys = [
         ClientKey(each.name, token_of(each), config, Access(each, compression=config.compression))
         for each in map(load_credential, config.client_credentials)
-    ]
-    own_token = "" if keys else load_token(config.web_token_file, own=TOKEN_FILE)[0]
-    own = Access.of(config.credentials, config.insecure_no_auth, Role.CLIENT, "http", config.compression)
-    keys = keys or [ClientKey("this server", own_token, config, own)]
+    ] or [ClientKey("this server", own_token, config, own)]
     runners = [ScheduleRunner(each, keys[0]) for each in schedules_of(config)]
     api, tls = Api(config, runners), tls_of(config)
     routes = [Route(path, partial(api.respond, each), methods=METHODS) for path, each in OPERATIONS.items()]

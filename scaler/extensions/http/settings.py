@@ -27,9 +27,18 @@ SCHEDULES = "schedules-"
 TOKEN_FILE = "http-token"  # noqa: S105 (a file's name)
 """This user's token. The web page's token only permits reading."""
 _FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
-_Table = Annotated[dict[str, Any], v.Check(json.loads, of_text=True)]
-_LONE = v.Check(lambda text: (text,), of_text=True)
 _CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
+
+
+def _table(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"must be a table as JSON: {error}") from None
+
+
+_Table = Annotated[dict[str, Any], v.Check(_table, of_text=True)]
+_LONE = v.Check(lambda text: (text,), of_text=True)
 
 
 def _zone(name: str) -> ZoneInfo:

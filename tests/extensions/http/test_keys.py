@@ -124,7 +124,7 @@ def test_event_streams_of_a_key_have_a_limit(monkeypatch: pytest.MonkeyPatch) ->
         request = Request({"type": "http", "headers": [], "path_params": {"id": "a"}, "state": {"key": key}})
         with pytest.raises(LimitError, match="50 open event streams: close some"):
             await Api(HttpConfig(scheduler_address="tcp://h:1"), []).get_call_events(request)
-        call.ended_at = 1.0
+        call.following.cancel()
         assert [each async for each in _events(key, call, 0)]
         assert key.streams == server.MAX_STREAMS
 

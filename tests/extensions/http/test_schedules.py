@@ -136,7 +136,18 @@ def test_one_run_starts_although_several_servers_have_the_schedule(
     run(main)
 
 
-def test_schedules_of_one_server_start_at_the_same_time(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_schedules_of_one_server_with_the_same_time_take_turns(
+    cluster: SchedulerClusterCombo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_one, running = ScheduleRunner.run, asyncio.Lock()
+
+    async def run_alone(runner: ScheduleRunner, due: datetime) -> None:
+        assert not running.locked()
+        async with running:
+            await run_one(runner, due)
+
+    monkeypatch.setattr(ScheduleRunner, "run", run_alone)
+
     async def main() -> None:
         async with rig_of(cluster, args=[f"{tmp_path}/notes"]) as rig:
             first = rig.server()
@@ -304,7 +315,7 @@ def test_flag_and_variable_contain_a_table_as_json() -> None:
     of_variable = Sources({"scheduler_address": "tcp://h:1"}, {"SCALER_HTTP_SCHEDULE": text})
     for sources in (given, of_variable):
         assert [each.name for each in schedules_of(resolve(HttpConfig, sources))] == ["nightly"]
-    with pytest.raises(ConfigError, match="--schedule"):
+    with pytest.raises(ConfigError, match=r"--schedule = .*must be a table as JSON"):
         resolve(HttpConfig, Sources({"scheduler_address": "tcp://h:1", "schedule": ["nightly"]}))
 
 
