@@ -165,7 +165,7 @@ def test_worker_lists_running_tasks_first_then_recent_ones() -> None:
         ]}]}
     )  # fmt: skip
     recent = [TaskRow("bb", "running"), TaskRow("cc", "exception", "odd", ended_at=1.0, text="ValueError: \x1b[2J")]
-    listed = task_lines(status.workers[0], recent, {})
+    listed = task_lines(status.workers[0], recent)
     assert list(listed) == ["bb", "aa", "cc"]
     assert "suspended" in listed["bb"]
     assert listed["cc"].endswith(r"odd ValueError: \x1b[2J")

@@ -41,8 +41,6 @@ PANELS_FROM = 16
 MAX_RECENT = 100
 ASK_SECONDS = 1.0
 """Interval between questions about an extension's table."""
-HOT_SECONDS = 2.0
-"""Interval between questions about the functions' hottest frames."""
 _TEXTS_OF: Mapping[str, Callable[[Any], str]] = {"log": panels.log_text, "profile": panels.profile_text}
 HINT = "explain[e] log[o] profile[p] freeze[space] back[escape]"
 
@@ -259,7 +257,6 @@ class DetailScreen(ModalScreen[None]):
         super().__init__()
         self._top = top
         self._recent: list[TaskRow] | None = None
-        self._hot: dict[str, str] = {}
         self._worker = WorkerRow(id=worker)
         self._facts_part, self._text_part = _texts("facts", "text")
         self._head_part = Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
@@ -277,8 +274,6 @@ class DetailScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self._tasks_part.focus()
         self.redraw()
-        self.set_interval(HOT_SECONDS, self._read_hot)
-        self.call_after_refresh(self._read_hot)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.redraw)
@@ -293,18 +288,11 @@ class DetailScreen(ModalScreen[None]):
         self._facts_part.update(text_of(lines, has_head=True))
         if self._recent is None or self._top.frozen is None:
             self._recent = self._top.source.model.tasks(worker=self._worker.name, limit=MAX_RECENT)
-        tasks = panels.task_lines(self._worker, self._recent, self._hot)
+        tasks = panels.task_lines(self._worker, self._recent)
         self._tasks_part.show(list(tasks.values()), list(tasks))
 
     def on_lines_chosen(self) -> None:
         self.action_ask("explain")
-
-    async def _read_hot(self) -> None:
-        if self._top.frozen is None:
-            with contextlib.suppress(ScalerError):
-                functions = (await self._top.source.profile()).get("functions", ())
-                self._hot = {name: frame for name, _, _, frame in functions}
-                self.redraw()
 
     def action_ask(self, question: str) -> None:
         """question: a method of the connection, called with the id of the chosen task."""
@@ -350,7 +338,7 @@ class TasksScreen(DetailScreen):
     def redraw(self) -> None:
         status = self._top.status
         if self._search:
-            lines, head = panels.found_lines(self._found, self._hot), panels.TASKS_HEAD
+            lines, head = panels.found_lines(self._found), panels.TASKS_HEAD
             first = "the first " if len(self._found) == MAX_RECENT else ""
             facts = f"{first}{counted(len(self._found), 'task')} found with {formats.safe(self._search)!r}"
         else:

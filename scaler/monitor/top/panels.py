@@ -170,13 +170,12 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
     return [formats.cut(line, width) for line in lines]
 
 
-def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
-    """Return lines by task id: running tasks, longest first, then recent ones. hot: hottest frame by function."""
+def task_lines(worker: WorkerRow, recent: Sequence[TaskRow]) -> dict[str, str]:
+    """Return lines by task id: running tasks, longest first, then recent ones."""
     lines: dict[str, str] = {}
     for each in worker.busy:
         state = "suspended" if each.suspended else RUNNING
-        function = _at(each.function, hot)
-        lines[each.running] = _task_line(each.running, state, each.running_seconds, str(each.pid), function)
+        lines[each.running] = _task_line(each.running, state, each.running_seconds, str(each.pid), each.function)
     for task in recent:
         if task.id not in lines:
             text = f"{task.function} {task.text}"
@@ -184,16 +183,9 @@ def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, s
     return lines
 
 
-def found_lines(found: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
-    rows = (
-        (row, f"{_at(row.function, hot) if row.state == RUNNING else row.function} {row.worker} {row.text}")
-        for row in found
-    )
+def found_lines(found: Sequence[TaskRow]) -> dict[str, str]:
+    rows = ((row, f"{row.function} {row.worker} {row.text}") for row in found)
     return {row.id: _task_line(row.id, row.state, row.duration_us / 1e6, "", text) for row, text in rows}
-
-
-def _at(function: str, hot: Mapping[str, str]) -> str:
-    return f"{function} at {hot[function]}" if hot.get(function) else function
 
 
 def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -> str:
