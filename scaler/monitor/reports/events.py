@@ -28,16 +28,8 @@ from scaler.monitor.cluster_rows import (
 )
 from scaler.monitor.reports.status import MAX_TEXT, Sees, every_key, state_name
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Spec
+from scaler.scheduler.core import changes as ch
 from scaler.scheduler.core.attempt_texts import together
-from scaler.scheduler.core.changes import (
-    ROUTINE,
-    Change,
-    Incident,
-    ScalingDecided,
-    TaskRetried,
-    TasksEnded,
-    TasksStarted,
-)
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Ran, Task, Terminated, WorkerClock, max_number
 from scaler.scheduler.tables import fitting
@@ -58,7 +50,7 @@ MAX_TRACEBACK = 16 * 1024
 
 Position = tuple[int, int]
 """Position of an event: number of the change, and index in it."""
-Ended = tuple[Position, float, TasksEnded]
+Ended = tuple[Position, float, ch.TasksEnded]
 """An ended task: position (with the index in the batch), Unix seconds, and batch."""
 
 
@@ -87,33 +79,33 @@ class Events:
         self._due: deque[Ended] = deque(maxlen=MAX_SHOWN)
         """Ends of shown tasks. This and all following attributes restart with each report."""
         self._ended = 0
-        self._batches: deque[tuple[int, float, TasksEnded]] = deque()
+        self._batches: deque[tuple[int, float, ch.TasksEnded]] = deque()
         """Most recently ended batches, with at least `MAX_TASK_ROWS` tasks."""
         self._in_batches = 0
         self._failed: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
         self._unusual: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
         """Cancelled tasks, and tasks that succeeded after a failed attempt."""
-        self._retried: deque[tuple[int, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
-        self._started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
+        self._retried: deque[tuple[int, float, ch.TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
+        self._started: deque[tuple[int, float, ch.TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
 
-    def add(self, changes: Iterable[Change], at: float) -> None:
+    def add(self, changes: Iterable[ch.Change], at: float) -> None:
         """Add the changes of one step. at: Unix seconds."""
         for number, change in enumerate(changes, self._number + 1):
             self._number = number
             match change:
-                case TasksEnded():
+                case ch.TasksEnded():
                     self._add_ended(change, at)
-                case TasksStarted():
+                case ch.TasksStarted():
                     self._started.append((number, at, change))
-                case TaskRetried():
+                case ch.TaskRetried():
                     self._retried.append((number, at, change))
-                case ScalingDecided(manager, units, draining, reason):
+                case ch.ScalingDecided(manager, units, draining, reason):
                     row = DecisionRow(at, manager[:MAX_TEXT], units, draining, reason[:MAX_TEXT])
                     self.notes["decisions"].append(row)
-                case Incident(kind, subject, text) if kind not in ROUTINE:
+                case ch.Incident(kind, subject, text) if kind not in ch.ROUTINE:
                     self.notes["incidents"].append(IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT]))
 
-    def _add_ended(self, ended: TasksEnded, at: float) -> None:
+    def _add_ended(self, ended: ch.TasksEnded, at: float) -> None:
         number = self._number
         self._ended += len(ended)
         self._in_batches += len(ended)
@@ -208,7 +200,7 @@ class Events:
         )
         yield from islice(running, MAX_RUNNING_ROWS)
 
-    def _ended_row(self, ended: TasksEnded, index: int, at: float) -> TaskRow:
+    def _ended_row(self, ended: ch.TasksEnded, index: int, at: float) -> TaskRow:
         row, ran = ended_row(ended, index, at), ended.ran(index)
         return row if ran is None else self._ran(row, *ran)
 
@@ -242,7 +234,7 @@ def _report(at: float, rows: list[tuple[Position, TaskRow]], ended: int) -> Even
     return EventReport(body, listed, max(0, ended - listed))
 
 
-def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
+def ended_row(ended: ch.TasksEnded, index: int, at: float) -> TaskRow:
     outcome = ended.outcomes[index]
     (group, worker), record = ended.run_of(index), ended.record_of(index)
     text, traceback = together(record.texts), ""

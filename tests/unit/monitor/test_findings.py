@@ -95,16 +95,15 @@ def test_work_waiting_for_managers_at_their_limit_names_the_limit() -> None:
     row = only(FULL)
     assert row.kind == "managers_full"
     assert row.text == (
-        "600 tasks wait for a slot, enough for 5 min at the current rate. Worker manager grid has reached its slot "
-        "limit: 8 of 8."
+        "600 tasks wait for a slot, enough for 5 min at the current rate. Slot limits of worker managers are reached: "
+        "grid 8 of 8."
     )
     assert "max_task_concurrency" in row.advice
     stuck = replace(QUEUE, per_second=0)
     assert "none ended in the last 30 s" in only(replace(FULL, loads=[stuck])).text
     two = [Manager("a", 2, max_slots=4), Manager("b", 2, max_slots=5)]
     assert (
-        "Worker managers have reached their slot limits: a 4 of 4 and b 4 of 5."
-        in only(replace(FULL, managers=two)).text
+        "Slot limits of worker managers are reached: a 4 of 4 and b 4 of 5." in only(replace(FULL, managers=two)).text
     )
 
 
