@@ -15,6 +15,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
+from scaler.worker_manager import backend as frame
 from scaler.worker_manager.aws import calls
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
 from scaler.worker_manager.aws.package import install_command, is_in_bucket, package_of
@@ -22,14 +23,7 @@ from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
 from scaler.worker_manager.aws.resources import covers, parameter_name
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
-from scaler.worker_manager.backend import (
-    BackendError,
-    Capacity,
-    owner_digest,
-    units_credential,
-    warn_of_loopback,
-    worker_document,
-)
+from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
@@ -85,7 +79,7 @@ def boot_script(config: WorkerManagerConfig, setup: str, command: Sequence[str])
         setup=f"{setup.strip()}\n" if setup.strip() else "",
         variable=WORKER_CONFIG_VARIABLE,
         document=shlex.quote(
-            worker_document(config, 1, unit_id_from=unit_id_from, stop_grace_seconds=STOP_GRACE_SECONDS)
+            frame.worker_document(config, 1, unit_id_from=unit_id_from, stop_grace_seconds=STOP_GRACE_SECONDS)
         ),
         command=shlex.join(command),
     )
@@ -125,7 +119,11 @@ def is_current(version: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
     places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
     owner = calls.owner_tags(config.worker_manager_id, config.worker_scheduler_address)
-    tags = {**owner, OWNER_TAG: owner_digest(config, OWNER_CHARACTERS), "Name": f"scaler {config.worker_manager_id}"}
+    tags = {
+        **owner,
+        OWNER_TAG: frame.owner_digest(config, OWNER_CHARACTERS),
+        "Name": f"scaler {config.worker_manager_id}",
+    }
     spot = config.ec2_purchase == "spot"
     return {
         "Type": "instant",
@@ -185,14 +183,14 @@ class Ec2Backend(PolledBackend):
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
         self._config = config
-        self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
+        self._credential = parameter_name(config, config.ec2_launch_template) if frame.units_credential(config) else ""
         check_source(config)
         self._ec2 = AwsClient(config, "ec2")
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""
         self._unanswered: Fields | None = None
         if config.aws_endpoint_url is None:
-            warn_of_loopback("workers on EC2", config.worker_scheduler_address)
+            frame.warn_of_loopback("workers on EC2", config.worker_scheduler_address)
 
     def start_some(self, count: int) -> list[str]:
         return self._run(fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex))
@@ -307,7 +305,7 @@ def max_instances(config: AwsEc2Config) -> int | None:
 
 
 def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
-    mine = {"Name": f"tag:{OWNER_TAG}", "Values": [owner_digest(config, OWNER_CHARACTERS)]}
+    mine = {"Name": f"tag:{OWNER_TAG}", "Values": [frame.owner_digest(config, OWNER_CHARACTERS)]}
     states = {"Name": "instance-state-name", "Values": list(ALIVE)}
     for reservation in ec2.items("DescribeInstances", "Reservations", Filters=[mine, states]):
         yield from reservation["Instances"]

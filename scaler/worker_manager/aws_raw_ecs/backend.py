@@ -15,6 +15,7 @@ import botocore.session
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
+from scaler.worker_manager import backend as frame
 from scaler.worker_manager.aws import calls
 from scaler.worker_manager.aws import package as packages
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
@@ -22,17 +23,7 @@ from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_pr
 from scaler.worker_manager.aws.resources import check_secrets, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.backend import (
-    CONTAINER,
-    WORKER_COMMAND,
-    BackendError,
-    Capacity,
-    most_units,
-    owner_digest,
-    warn_of_loopback,
-    worker_container,
-    worker_document,
-)
+from scaler.worker_manager.backend import CONTAINER, WORKER_COMMAND, BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL: Fargate's maximum, and the notice of a spot task
@@ -58,7 +49,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
     containers = [dict(container) for container in known.get("containerDefinitions", [])]
-    container: Fields = worker_container(containers, _named(config)) if containers else {"name": CONTAINER}
+    container: Fields = frame.worker_container(containers, _named(config)) if containers else {"name": CONTAINER}
     container |= {
         "image": image,
         "command": command,
@@ -103,13 +94,13 @@ def _named(config: AwsRawEcsConfig) -> str:
 
 def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
     grace = STOP_GRACE_SECONDS
-    document = worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=grace)
+    document = frame.worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=grace)
     variable = {"name": WORKER_CONFIG_VARIABLE, "value": document}
     return {"containerOverrides": [{"name": container, "environment": [variable]}]}
 
 
 def started_by(config: AwsRawEcsConfig) -> str:
-    return f"scaler/{owner_digest(config, 28)}"
+    return f"scaler/{frame.owner_digest(config, 28)}"
 
 
 def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:
@@ -120,7 +111,7 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
     }
     if config.ecs_security_groups:
         network["securityGroups"] = list(config.ecs_security_groups)
-    container = worker_container(definition["containerDefinitions"], _named(config))
+    container = frame.worker_container(definition["containerDefinitions"], _named(config))
     check_secrets(config, config.ecs_task_definition, container.get("secrets") or (), SETUP)
     return {
         "cluster": config.ecs_cluster,
@@ -205,7 +196,7 @@ class EcsBackend(PolledBackend):
             f"--cluster {config.ecs_cluster} --task TASK`",
             capacity=Capacity.of_units(
                 cpus,
-                most_units(config.max_task_concurrency, cpus),
+                frame.most_units(config.max_task_concurrency, cpus),
                 unit_memory_bytes=memory_gb * 1024**3,
                 unit_price=price or 0.0,
                 unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,
@@ -221,7 +212,7 @@ class EcsBackend(PolledBackend):
         self._launches = float(LAUNCHES_AT_ONCE)  # allowed now; a debt delays the next ones
         self._launched_at = time.monotonic()
         if config.aws_endpoint_url is None:
-            warn_of_loopback("workers on ECS", config.worker_scheduler_address)
+            frame.warn_of_loopback("workers on ECS", config.worker_scheduler_address)
 
     def start_some(self, count: int) -> list[str]:
         return self._run(self._prepared() | {"count": min(count, MAX_STARTED), "clientToken": uuid.uuid4().hex})

@@ -16,16 +16,8 @@ import yaml
 from scaler.errors import ConfigError, UsageError
 from scaler.paths import local_path
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import (
-    ENDED,
-    ENDED_SHOWN_SECONDS,
-    BackendError,
-    Capacity,
-    most_units,
-    require_image,
-    units_credential,
-    warn_of_loopback,
-)
+from scaler.worker_manager import backend as frame
+from scaler.worker_manager.backend import ENDED, ENDED_SHOWN_SECONDS, BackendError, Capacity
 from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
 from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
@@ -49,7 +41,7 @@ class KubernetesBackend(PolledBackend):
         self._config = config
         self._template = pod_template(config.k8s_pod_template)
         image = pods.template_image(self._template)
-        require_image(config.k8s_image or image, "k8s_image")
+        frame.require_image(config.k8s_image or image, "k8s_image")
         self._api = PodsApi(config)
         self._is_closed = False
         slots = pods.slots_of(config)
@@ -58,7 +50,9 @@ class KubernetesBackend(PolledBackend):
             noun="pods",
             stop_by_hand=f"remove them with `{self._api.by_hand}`",
             capacity=Capacity.of_units(
-                slots, most_units(config.max_task_concurrency, slots), unit_memory_bytes=bytes_of(config.k8s_memory)
+                slots,
+                frame.most_units(config.max_task_concurrency, slots),
+                unit_memory_bytes=bytes_of(config.k8s_memory),
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
@@ -68,14 +62,14 @@ class KubernetesBackend(PolledBackend):
         self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
-        warn_of_loopback("workers in pods", config.worker_scheduler_address)
+        frame.warn_of_loopback("workers in pods", config.worker_scheduler_address)
 
     def start_some(self, count: int) -> list[str]:
         prefix = pods.slug_of(self._config)
         names = [*self._unanswered, *(f"{prefix}-{uuid.uuid4().hex[:12]}" for _ in range(count))][:count]
         started: list[str] = []
         try:
-            if credential := units_credential(self._config):
+            if credential := frame.units_credential(self._config):
                 self._api.put_secret(pods.secret_of(self._config, credential))
             wanted = {
                 name: pods.pod_of(self._config, self._template, name, has_credential=bool(credential)) for name in names

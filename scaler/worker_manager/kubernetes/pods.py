@@ -12,16 +12,8 @@ from typing import Any
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_VARIABLE
-from scaler.worker_manager.backend import (
-    CONTAINER,
-    ENDED,
-    WORKER_COMMAND,
-    exit_text,
-    owner_digest,
-    short,
-    worker_container,
-    worker_document,
-)
+from scaler.worker_manager import backend as frame
+from scaler.worker_manager.backend import CONTAINER, ENDED, WORKER_COMMAND
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.polled import SeenUnit
 
@@ -44,7 +36,7 @@ class SeenPod(SeenUnit):
 
 
 def owner_of(config: KubernetesConfig) -> str:
-    return owner_digest(config, 32)
+    return frame.owner_digest(config, 32)
 
 
 def slots_of(config: KubernetesConfig) -> int:
@@ -77,7 +69,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
     given = pod.get("metadata") or {}
     spec = pod.get("spec") or {}
     containers = spec.get("containers") or [{"name": CONTAINER}]
-    _set_container(worker_container(containers, "k8s_pod_template"), config, name, has_credential=has_credential)
+    _set_container(frame.worker_container(containers, "k8s_pod_template"), config, name, has_credential=has_credential)
     spec |= {
         "containers": containers,
         "restartPolicy": "Never",
@@ -97,12 +89,12 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
 
 def template_image(template: Mapping[str, Any]) -> str | None:
     containers = (template.get("spec") or {}).get("containers")
-    return worker_container(containers, "k8s_pod_template").get("image") if containers else None
+    return frame.worker_container(containers, "k8s_pod_template").get("image") if containers else None
 
 
 def _set_container(container: Fields, config: KubernetesConfig, name: str, *, has_credential: bool) -> None:
     grace = config.k8s_stop_seconds - STOP_MARGIN_SECONDS
-    document = worker_document(config, slots_of(config), unit_id=name, stop_grace_seconds=grace)
+    document = frame.worker_document(config, slots_of(config), unit_id=name, stop_grace_seconds=grace)
     own: list[Fields] = [{"name": WORKER_CONFIG_VARIABLE, "value": document}]
     if has_credential:
         reference = {"name": secret_name(config), "key": CREDENTIAL_KEY}
@@ -193,10 +185,10 @@ def _reason(status: Fields, state: UnitState, waiting: Fields, *, is_gone: bool)
         own = terminated.get("reason")
         lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
         parts += [own] if own not in (None, "Error", "Completed") else []
-        parts += [exit_text(terminated.get("exitCode", 0)), *map(short, lines[-1:])]
+        parts += [frame.exit_text(terminated.get("exitCode", 0)), *map(frame.short, lines[-1:])]
     for each in status.get("initContainerStatuses") or ():
         if code := ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
-            parts.append(f"the init container {each.get('name')} failed: {exit_text(code)}")
+            parts.append(f"the init container {each.get('name')} failed: {frame.exit_text(code)}")
     return "; ".join(parts) or ("deleted, but not by this manager" if is_gone else "failed without a reason")
 
 
@@ -217,7 +209,7 @@ def _disruption(status: Fields) -> Fields:
 
 
 def _said(reason: str | None, message: str | None) -> str:
-    return ": ".join(short(part).rstrip(".") for part in (reason, message) if part)
+    return ": ".join(frame.short(part).rstrip(".") for part in (reason, message) if part)
 
 
 def _time(text: str | None) -> datetime | None:

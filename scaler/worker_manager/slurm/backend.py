@@ -21,15 +21,8 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import (
-    ENDED,
-    BackendError,
-    Capacity,
-    most_units,
-    owner_digest,
-    units_credential,
-    worker_document,
-)
+from scaler.worker_manager import backend as frame
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem
@@ -165,7 +158,7 @@ class SlurmBackend(PolledBackend):
 
     def __init__(self, config: SlurmConfig) -> None:
         cpus, memory_bytes = config.slurm_cpus, config.memory_mebibytes * 1024**2
-        units = most_units(config.max_task_concurrency, cpus)
+        units = frame.most_units(config.max_task_concurrency, cpus)
         self._system = SYSTEMS[config.slurm_system]
         super().__init__(
             service=self._system.title,
@@ -305,7 +298,7 @@ class SlurmBackend(PolledBackend):
 
     def _prepare(self) -> None:
         try:
-            credential = units_credential(self._config)
+            credential = frame.units_credential(self._config)
         except ScalerError as error:
             raise BackendError(str(error)) from error
         path, name = self._log_directory, quote(self._credential_name)
@@ -314,7 +307,7 @@ class SlurmBackend(PolledBackend):
             f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential
         ).strip()
         # A job's output is its log, because a node does not have this machine's files.
-        document = worker_document(
+        document = frame.worker_document(
             self._config,
             self._config.slurm_cpus,
             unit_id_from=f"env:{UNIT_ID_VARIABLE}",
@@ -344,7 +337,7 @@ class SlurmBackend(PolledBackend):
 
 
 def job_name(config: SlurmConfig) -> str:
-    return f"scaler-{owner_digest(config, 8)}"
+    return f"scaler-{frame.owner_digest(config, 8)}"
 
 
 def job_script(
