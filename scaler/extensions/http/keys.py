@@ -77,19 +77,18 @@ def token_of(credential: Credential) -> str:
 
 
 class HttpCall:
-    """A call, or a job with its output. following: ends with the call."""
+    """A call or job. following: ends with the call. printed: ends, and is replaced, when output arrives."""
 
-    def __init__(
-        self, identifier: str, function: str, future: ScalerFuture, printed: AsyncStream | None = None
-    ) -> None:
-        """printed: the output of a job."""
+    def __init__(self, identifier: str, function: str, future: ScalerFuture, pieces: AsyncStream | None = None) -> None:
+        """pieces: the output of a job."""
         self.id = identifier
         self.future = future
         self.ended_at = 0.0
         self.size = 0
         """Bytes of the answer after the end."""
         self.printed_characters = 0
-        self._printed = printed
+        self.printed: asyncio.Future[None] = asyncio.Future()
+        self._pieces = pieces
         self._output = io.StringIO()
         """The last part of the output."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -104,16 +103,17 @@ class HttpCall:
     @property
     def answer(self) -> bytes:
         document = self._document | {"state": self.state}
-        if self._printed is not None:
+        if self._pieces is not None:
             text = self.output(0)
             document |= {"output": text, "cut_characters": self.printed_characters - len(text)}
         return dump(document)[:-1] + (b',"result":%s}' % self._result if self._result else b"}")
 
     async def _follow(self) -> None:
-        if self._printed is not None:
+        if self._pieces is not None:
             try:
-                async for _, data in self._printed:
+                async for _, data in self._pieces:
                     self.add(data)
+                    await asyncio.sleep(0)  # event streams read it before it is cut
             except BaseException:  # noqa: BLE001 (the future has the error)
                 self.future.cancel()  # unless it has ended
         await end_of(self.future).wait()
@@ -126,6 +126,8 @@ class HttpCall:
         self.printed_characters += self._output.write(self._decoder.decode(data))
         if self._output.tell() > MAX_OUTPUT:
             self._output = io.StringIO(self.output(self.printed_characters - MAX_OUTPUT // 2))
+        self.printed.set_result(None)
+        self.printed = asyncio.Future()
 
     def output(self, begin: int) -> str:
         """Return the output from a position on, or what is left of it."""

@@ -158,7 +158,7 @@ async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterato
     key.streams += 1
     try:
         while True:
-            has_ended, found = call.following.done(), b""
+            has_ended, changes, found = call.following.done(), (call.following, call.printed), b""
             if text := call.output(position):
                 position = call.printed_characters
                 found += b"id: %d\nevent: output\ndata: %s\n\n" % (position, dump({"text": text}))
@@ -170,7 +170,7 @@ async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterato
                 yield found or b":\n\n"
             if has_ended:
                 return
-            await asyncio.wait([call.following], timeout=POLL_SECONDS)
+            await asyncio.wait(changes, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     finally:
         key.streams -= 1
 

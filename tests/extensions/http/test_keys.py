@@ -63,6 +63,26 @@ def test_output_keeps_its_last_half_at_the_limit(monkeypatch: pytest.MonkeyPatch
     run(main)
 
 
+def test_event_stream_has_all_output_of_a_fast_job() -> None:
+    async def pieces() -> AsyncIterator[tuple[bool, bytes]]:
+        for number in range(200):
+            yield False, b"%d" % (number % 10) * 64 * 1024
+
+    async def main() -> None:
+        call = HttpCall("a", "job.py", cast("ScalerFuture", Future()), cast("AsyncStream", pieces()))
+        received, size = "", 200 * 64 * 1024
+        async for event in _events(client_key(), call, 0):
+            for line in event.decode().splitlines():
+                document = json.loads(line[6:]) if line.startswith("data: ") else {}
+                received += document.get("text", "")
+            if len(received) == size:
+                break
+        assert received == "".join(str(number % 10) * 64 * 1024 for number in range(200))
+        call.following.cancel()
+
+    run(main)
+
+
 def test_character_in_two_parts_is_whole() -> None:
     async def main() -> None:
         call = job()
