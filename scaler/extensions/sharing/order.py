@@ -60,7 +60,9 @@ class FairTurns(SchedulerPart, Turns):
         self._kept_for: dict[User, Group] = {}
         """Groups with a reservation for their next task, by user with a maximum that must have room for it."""
         self._preemption = Preemption(self._owner_of, self._shown)
-        self._update_at = self._forgot_at = 0.0
+        self._update_at = self._count_at = self._forgot_at = 0.0
+        self._surprise = 0.0
+        """Difference to the expected durations of the tasks that have ended since the last update."""
         self._spent: float | None = None
 
     def bound(self, cluster: ClusterState) -> None:
@@ -71,6 +73,10 @@ class FairTurns(SchedulerPart, Turns):
     @property
     def _now(self) -> float:
         return self.cluster.own_time(self.cluster.now)
+
+    @property
+    def _slots(self) -> int:
+        return sum(worker.slots for worker in self.cluster.workers.values())
 
     # -- whose turn it is
 
@@ -90,9 +96,9 @@ class FairTurns(SchedulerPart, Turns):
         owner.is_owner = True
         for user in owner.line()[::-1]:
             if not user.groups and self._contenders and self.cluster.now - user.active_at > FORGET_SECONDS:
-                self._update(now)
+                self._update(now, counts=True)
                 siblings = (other for other in self._active() if other.parent is user.parent)
-                admit(user, siblings, sum(worker.slots for worker in self.cluster.workers.values()))
+                admit(user, siblings, self._slots)
         return owner
 
     def _key(self, name: str) -> User:
@@ -147,11 +153,13 @@ class FairTurns(SchedulerPart, Turns):
                 if (task := queue.first()) is not None and resources.room(queue):
                     self._kept_for |= dict.fromkeys(self._owner_of(task.group).line(), task.group)
 
-    def _update(self, now: float) -> None:
+    def _update(self, now: float, *, counts: bool = False) -> None:
         self._update_at = now + UPDATE_SECONDS
         self._heaps.clear()
         self._forget(now)
-        update(self._active(), now)
+        if counts:
+            self._count_at, self._surprise = self._update_at, 0.0
+        update(self._active(), now, counts=counts)
 
     def _active(self) -> list[User]:
         return [user for user in self._users.values() if user.groups]
@@ -258,8 +266,9 @@ class FairTurns(SchedulerPart, Turns):
     def _expect(self, task: Task, sign: int) -> None:
         owner = self._users[task.group.owner.id]
         slots = width_of(task.group)
-        owner.expect(sign * owner.mean_seconds(self._now) * slots)
+        owner.expect(sign * owner.mean_seconds * slots)
         owner.take(sign * slots)
+        owner.sent += sign * slots
 
     def standing(self, group: Group) -> tuple[float, ...]:
         is_kept = group in self._kept_for.values() if self._kept_for else False
@@ -290,8 +299,7 @@ class FairTurns(SchedulerPart, Turns):
                 return f"{user.title} uses {counted(round(user.taken), 'slot')}, its maximum"
         if len({each for each, _ in self._contenders}) == 1:
             return ""
-        slots = sum(worker.slots for worker in self.cluster.workers.values())
-        user = self._shown(group)
+        slots, user = self._slots, self._shown(group)
         part = user.part(weights_of(self._active()))
         return f"{part * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
 
@@ -304,19 +312,12 @@ class FairTurns(SchedulerPart, Turns):
         return owner if owner.parent is None or group.owner.account.key in UNNAMED else owner.parent
 
     def rows(
-        self, _table: str, search: str, most: int, client: ClientRecord, state: ClusterState
+        self, _table: str, search: str, most: int, client: ClientRecord, _state: ClusterState
     ) -> Iterable[ShareRow]:
         self._update(self._now)
-        sees, weights, every = sees_of(client.identity), weights_of(self._active()), self._users.values()
-        seen: set[User | None] = {user for user in every if user.is_key and sees(user.name)}
-        seen |= {user.parent for user in every if user in seen}
-        found = [
-            user
-            for user in every
-            if user.is_listed and (user.parent if user.is_owner else user) in seen and search in user.path
-        ]
-        slots = sum(worker.slots for worker in state.workers.values())
-        return islice(share_rows(every, found, lambda user: slots * user.part(weights), self._now), most)
+        weights, slots = weights_of(self._active()), self._slots
+        share, sees = (lambda user: slots * user.part(weights)), sees_of(client.identity)
+        return islice(share_rows(self._users.values(), search, sees, share, self._now), most)
 
     def _is_long(self, task: Task) -> bool:
         return self._users[task.group.owner.id].is_long
@@ -355,7 +356,7 @@ class FairTurns(SchedulerPart, Turns):
     def to_preempt(self, now: float) -> Iterator[tuple[Worker, Task, str]]:
         self.preempt_at = now + self._preemption.pause_seconds
         if self.is_shared:
-            weights, slots = weights_of(self._active()), sum(worker.slots for worker in self.cluster.workers.values())
+            weights, slots = weights_of(self._active()), self._slots
             yield from self._preemption.choose(self.cluster, lambda user: slots * user.part(weights), now)
 
     def _late(self, worker: Worker, best: int | None) -> list[Task]:
@@ -386,15 +387,23 @@ class FairTurns(SchedulerPart, Turns):
                 self._ended(change)
             else:
                 self._changed(change, self._now)
+        # Not at the begin of a step, when its ended tasks have left their workers but do not count as use yet.
+        if self.is_shared and (self._now >= self._count_at or self._surprise > UPDATE_SECONDS * len(self._running)):
+            self._update(self._now, counts=True)
         return ()
 
     def _changed(self, change: Any, now: float) -> None:
         match change:
             case TasksStarted():
+                offset = change.ran.clock.offset_seconds
                 for task, began_us in zip(change.tasks, change.ran.began_us, strict=False):
-                    self._began(task, change, began_us, now)
+                    began_at = now if offset is None else min(now, self.cluster.own_time(began_us / 1e6 + offset))
+                    if self._began(task, began_at) is not None and task.group.spec.preemptible:
+                        self._preemption.began(task, began_at)
+                        self.preempt_at = min(self.preempt_at, now)
             case TaskBlocked(task, is_blocked):
-                self._blocked(task, now, is_blocked=is_blocked)
+                if (running := self._began(task, now)) is not None:
+                    running.block(now, is_blocked=is_blocked)
             case KeysRead(entries):
                 self._learn(entries)
             case TaskRetried(task):
@@ -417,34 +426,23 @@ class FairTurns(SchedulerPart, Turns):
                 continue
             durations = ended.duration_us[start:stop]
             seconds = charged = sum(durations) / 1e6
+            slots = width_of(group) if group.needs.cpus else 1.0
+            unreported = timed = len(durations) - durations.count(0)
             if self._running:
-                for identifier in ended.ids[start:stop]:
+                for identifier, duration_us in zip(ended.ids[start:stop], durations, strict=True):
                     if (running := self._running.pop(identifier, None)) is not None:
                         running.stop(self._now)
-                        charged -= running.charged_seconds + running.blocked_seconds
-            slots = width_of(group) if group.needs.cpus else 1.0
-            owner.ran(len(durations) - durations.count(0), seconds, max(0.0, charged) * slots)
+                        if duration_us:
+                            unreported -= 1
+                            self._surprise += owner.note_length(max(0.0, duration_us / 1e6 - running.waited))
+                        charged -= running.ran + running.waited
+            owner.sent -= unreported * slots
+            owner.ran(timed, seconds, max(0.0, charged) * slots)
 
-    def _began(self, task: Task, started: TasksStarted, began_us: int, now: float) -> None:
+    def _began(self, task: Task, began_at: float) -> LongTask | None:
         owner = self._users.get(task.group.owner.id)
         if owner is None or task.group.client.terminated:
-            return
-        offset = started.ran.clock.offset_seconds
-        began_at = now if offset is None else min(now, self.cluster.own_time(began_us / 1e6 + offset))
-        if task.group.spec.preemptible:
-            self._preemption.began(task, began_at)
-            self.preempt_at = min(self.preempt_at, now)
-        if task.id in self._running:
-            return
-        running = self._running[task.id] = LongTask(owner, width_of(task.group), None)
-        owner.begin(running, began_at)
-
-    def _blocked(self, task: Task, now: float, *, is_blocked: bool) -> None:
-        owner = self._users.get(task.group.owner.id)
-        if owner is None or task.group.client.terminated:
-            return
-        running = self._running.get(task.id)
-        if running is None:
-            running = self._running[task.id] = LongTask(owner, width_of(task.group), None)
-            owner.begin(running, now)
-        running.block(now, is_blocked=is_blocked)
+            return None
+        if task.id not in self._running:
+            self._running[task.id] = LongTask(owner, width_of(task.group), began_at)
+        return self._running[task.id]

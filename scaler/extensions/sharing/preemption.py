@@ -224,7 +224,7 @@ class Preemption:
 
     def _rest(self, candidate: Candidate, now: float) -> float:
         """Return the slot-seconds that no longer count for an owner once its task has stopped."""
-        mean = self._user_of(candidate.task.group).mean_seconds(now)
+        mean = self._user_of(candidate.task.group).mean_seconds
         return max(0.0, mean - (now - candidate.began_at)) * candidate.width
 
     def _count(self, candidate: Candidate, group: Group, now: float) -> None:
@@ -235,7 +235,7 @@ class Preemption:
             self._standings[user] -= rest / user.share.weight
         for user in (owner := self._user_of(group)).line():
             self._slots[user] += gained
-            self._standings[user] += owner.mean_seconds(now) * gained / user.share.weight
+            self._standings[user] += owner.mean_seconds * gained / user.share.weight
 
 
 def _patience(*, in_turn: bool) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
 from typing import Annotated, NamedTuple
 
@@ -40,10 +40,17 @@ class ShareRow(NamedTuple):
 
 
 def share_rows(
-    users: Iterable[User], listed: Iterable[User], slots_of: Callable[[User], float], now: float
+    users: Collection[User], search: str, sees: Callable[[str], bool], slots_of: Callable[[User], float], now: float
 ) -> Iterator[ShareRow]:
-    """Yield the rows of the listed users, with keys after their group and clients after their key. slots_of: returns
-    the slots that a user with tasks may count on, before its limit."""
+    """Yield the rows of users, with keys after their group and clients after their key. sees: returns whether the
+    reader may see a key. slots_of: returns the slots that a user with tasks may count on, before its limit."""
+    seen: set[User | None] = {user for user in users if user.is_key and sees(user.name)}
+    seen |= {user.parent for user in users if user in seen}
+    listed = [
+        user
+        for user in users
+        if user.is_listed and (user.parent if user.is_owner else user) in seen and search in user.path
+    ]
     running = defaultdict[User, float](float)
     for owner in users:
         for user in owner.line() if owner.is_owner else ():

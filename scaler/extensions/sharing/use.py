@@ -1,8 +1,9 @@
 """Slot-seconds used by groups, keys, and clients, divided by their weights. Pure.
 
 A user's standing has two parts. Its ended tasks count with their durations, which lose half of their weight every
-`HALF_LIFE_SECONDS`. Its tasks on workers count with their mean duration, or with the time they have run if that is
-longer. A user that becomes active again gets an advantage of at most `OWED_SECONDS` on all slots.
+`HALF_LIFE_SECONDS`. Its tasks on workers count from dispatch with their expected duration: a running task as the tasks
+that ran longer, other tasks with the mean. A user that becomes active again gets an advantage of at most
+`OWED_SECONDS` on all slots.
 """
 
 from __future__ import annotations
@@ -20,44 +21,53 @@ OWED_SECONDS = 10.0
 LONG_SECONDS = PREFETCH_SECONDS / 2
 """Mean duration from which tasks are long."""
 MOST_MEASURED = 64
-"""Number of tasks in the mean duration after which older tasks lose weight."""
+"""Number of tasks in a mean duration after which older tasks lose weight."""
+NEGLIGIBLE = 0.1
+"""Number of tasks below which a length is dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class LongTask:
-    """A task that the worker has reported as running. began_at: core time; None while the task waits for nested tasks,
-    which are charged instead. charged_seconds, blocked_seconds: running and waiting time up to then."""
+    """A task that the worker has reported as running. since: core time of its start, or of its last change between
+    running and waiting for nested tasks, which are charged instead. ran, waited: seconds up to then."""
 
     user: User
     width: float
-    began_at: float | None
-    charged_seconds: float = 0.0
-    blocked_at: float = 0.0
-    blocked_seconds: float = 0.0
+    since: float
+    is_blocked: bool = False
+    ran: float = 0.0
+    waited: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.user.sent -= self.width
+        self._count(self.width)
+
+    def _count(self, slots: float) -> None:
+        if self.is_blocked:
+            self.user.blocked += slots
+            for user in self.user.line():
+                user.lent += slots
+        else:
+            self.user.running += slots
+            self.user.sum_began += slots * self.since
 
     def block(self, now: float, *, is_blocked: bool) -> None:
-        if is_blocked and self.began_at is not None:
-            self.user.pause(self, now)
-            self.blocked_at = now
-            self._lend(self.width)
-        elif not is_blocked and self.began_at is None:
-            self._unblock(now)
-            self.user.begin(self, now)
+        if is_blocked != self.is_blocked:
+            self.stop(now)
+            self.is_blocked, self.since = is_blocked, now
+            self._count(self.width)
 
     def stop(self, now: float) -> None:
-        if self.began_at is None:
-            self._unblock(now)
+        """Charge its running time so far, and stop counting."""
+        self._count(-self.width)
+        seconds = max(0.0, now - self.since)
+        if self.is_blocked:
+            self.waited += seconds
         else:
-            self.user.pause(self, now)
-
-    def _unblock(self, now: float) -> None:
-        self.blocked_seconds += now - self.blocked_at
-        self._lend(-self.width)
-
-    def _lend(self, slots: float) -> None:
-        self.user.blocked += slots
-        for user in self.user.line():
-            user.lent += slots
+            self.ran += seconds
+            for user in self.user.line():
+                user.used_seconds += seconds * self.width
+                user.total_seconds += seconds * self.width
 
 
 @dataclass(slots=True, eq=False)
@@ -84,26 +94,43 @@ class User:
     """When its last group began or ended."""
     ended: float = 0.0
     ended_seconds: float = 0.0
-    sent_at: float = math.inf
-    """When its first tasks were sent to workers, until one of them ends."""
+    lengths: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Number and total duration of its ended tasks that were reported as running, by order of magnitude."""
+    mean_seconds: float = UNKNOWN_DURATION_SECONDS
+    """Mean duration of its ended and running tasks."""
     total_seconds: float = 0.0
     """Slot-seconds that were charged since the start."""
     cost: float = 0.0
     paid_seconds: float = 0.0
     """Slot-seconds up to the last division of costs."""
     running: float = 0.0
-    """Slots of its tasks that are known to run; likewise `blocked`."""
+    """Slots of its tasks that are known to run; likewise `blocked`. sent: of its other tasks on workers."""
     blocked: float = 0.0
+    sent: float = 0.0
     lent: float = 0.0
     """Slots lent by its blocked tasks."""
     sum_began: float = 0.0
-    """Sum of `began_at` of its running tasks, times their slots."""
+    """Sum of `since` of its running tasks, times their slots."""
 
-    def mean_seconds(self, now: float) -> float:
-        """Return the mean duration of its tasks, or an estimate from their age until the first one ends."""
-        if self.ended:
-            return self.ended_seconds / self.ended
-        return max(UNKNOWN_DURATION_SECONDS, 2 * (now - self.sent_at))
+    def expected_seconds(self, elapsed: float) -> float:
+        """Return the expected duration of a task that has run for this time: the mean of the longer ones. A task that
+        outlives all of them is expected to last as long again."""
+        longer = [each for each in self.lengths.values() if each[1] > elapsed * each[0]]
+        if longer:
+            return sum([seconds for _, seconds in longer]) / sum([count for count, _ in longer])
+        longest = max([seconds / count for count, seconds in self.lengths.values()], default=0.0)
+        return max(UNKNOWN_DURATION_SECONDS, 2 * elapsed - longest)
+
+    def note_length(self, seconds: float) -> float:
+        """Record the duration of an ended task that was reported as running. Returns the error of the estimate."""
+        expected = self.expected_seconds(seconds)
+        magnitude = math.frexp(seconds)[1]
+        count, total = self.lengths.get(magnitude, (0.0, 0.0))
+        if count >= MOST_MEASURED:
+            self.lengths = {each: (a / 2, b / 2) for each, (a, b) in self.lengths.items() if a > NEGLIGIBLE}
+            count, total = count / 2, total / 2
+        self.lengths[magnitude] = count + 1, total + seconds
+        return abs(expected - seconds)
 
     def ran(self, tasks: int, seconds: float, charged_seconds: float) -> None:
         """Count and charge ended tasks with this total duration."""
@@ -120,11 +147,6 @@ class User:
         """Set the share, and scale earlier use so that the standing stays the same."""
         self.used_seconds *= share.weight / self.share.weight
         self.share = share
-
-    def charge(self, seconds: float) -> None:
-        for user in self.line():
-            user.used_seconds += seconds
-            user.total_seconds += seconds
 
     def expect(self, seconds: float) -> None:
         """Count a task that is being sent until the next `update` counts it."""
@@ -188,31 +210,15 @@ class User:
 
     def committed(self, now: float) -> float:
         """Return the slot-seconds to count for its tasks on workers."""
-        assigned = sum(group.assigned * width_of(group) for group in self.groups)
-        if not self.ended:
-            self.sent_at = min(self.sent_at, now) if assigned else math.inf
-        mean = self.mean_seconds(now)
-        others = max(0.0, assigned - self.running - self.blocked)
-        return others * mean + max(self.running * mean, self.running * now - self.sum_began)
+        running = self.running * self.expected_seconds(now - self.sum_began / self.running) if self.running else 0.0
+        tasks = self.ended + self.running
+        self.mean_seconds = (self.ended_seconds + running) / tasks if tasks else UNKNOWN_DURATION_SECONDS
+        self.is_long = not self.ended or self.mean_seconds >= LONG_SECONDS
+        return max(0.0, self.sent) * self.mean_seconds + running
 
     def part(self, weights: Weights) -> float:
         """Return the share of all slots that it may count on while all other users with tasks want more."""
         return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in self.line())
-
-    def begin(self, task: LongTask, now: float) -> None:
-        task.began_at = now
-        self.running += task.width
-        self.sum_began += now * task.width
-
-    def pause(self, task: LongTask, now: float) -> None:
-        """Charge a task's running time so far, and stop counting."""
-        if task.began_at is not None:
-            seconds = max(0.0, now - task.began_at)
-            task.charged_seconds += seconds
-            self.charge(seconds * task.width)
-            self.running -= task.width
-            self.sum_began -= task.began_at * task.width
-            task.began_at = None
 
 
 Weights = Mapping[tuple[User | None, bool], float]
@@ -230,13 +236,15 @@ def width_of(group: Group) -> float:
     return max(1.0, group.needs.cpus or 0.0)
 
 
-def update(users: Collection[User], now: float) -> None:
-    """Bring the standings of active users up to date."""
+def update(users: Collection[User], now: float, *, counts: bool) -> None:
+    """Bring the standings of active users up to date. counts: count the tasks on workers again."""
     for user in users:
         user.standing = user.used_seconds / user.share.weight
-        user.is_long = not user.ended or user.ended_seconds >= LONG_SECONDS * user.ended
     for user in users:
         if user.is_owner:
+            if counts:
+                assigned = sum([group.assigned * width_of(group) for group in user.groups])
+                user.sent = max(0.0, assigned - user.running - user.blocked)
             user.expect(user.committed(now))
 
 

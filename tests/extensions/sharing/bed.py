@@ -167,7 +167,7 @@ class Bed(Cluster):
         until = self.now + seconds
         while True:
             due = self._events[0][0] if self._events else until
-            wakes = self.core.next_step_at(self.now)
+            wakes = self.core.next_step_at(self.state.now)
             if min(due, wakes) >= until:
                 break
             if wakes < due:
@@ -262,7 +262,7 @@ class Bed(Cluster):
 
     def _tell(self, worker: str, task: bytes) -> None:
         if task in self.running.get(worker, {}):
-            self._send(worker, Started([task], [int(1e6 * self.running[worker][task].began_at)], [0]))
+            self._send(worker, Started([task], [int(1e6 * self.began[task])], [0]))
 
     def _stop(self, worker: str, task: bytes, attempt: int) -> None:
         running = self.running[worker].get(task)

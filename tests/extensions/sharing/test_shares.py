@@ -20,6 +20,18 @@ def test_clients_share_slots_by_time_whatever_the_lengths_of_their_tasks(
     assert split(bed.shares(10.0), ["long", "short"]) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
+@pytest.mark.parametrize("first", [0, 4, 64])
+@pytest.mark.parametrize(("long", "short"), [(2.0, 0.05), (0.5, 0.02)])
+def test_shares_hold_in_every_window_of_ten_seconds(long: float, short: float, first: int) -> None:
+    """The client with the long tasks begins with short ones, so that its mean duration misleads."""
+    bed = Bed(1, slots=2)
+    bed.flood("long", lambda number: 0.05 if number < first else long, backlog=4)
+    bed.flood("short", short, backlog=4)
+    seconds = [bed.shares(1.0)["long"] for _ in range(40)]
+    windows = [sum(seconds[begin : begin + 10]) for begin in (0, *range(8, 30))]
+    assert windows == pytest.approx([10.0] * len(windows), rel=0.05)
+
+
 def test_lengths_that_vary_within_one_client_count_as_they_are() -> None:
     random.seed(1)
     bed = Bed(4, slots=2)
