@@ -16,16 +16,8 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
-from scaler.monitor.cluster_rows import (
-    LIVE,
-    NO_FAILURE,
-    RETRYING,
-    RUNNING,
-    TAGS_BETWEEN,
-    DecisionRow,
-    IncidentRow,
-    TaskRow,
-)
+from scaler.monitor import cluster_rows as schema
+from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.reports.status import MAX_TEXT, Sees, every_key, state_name
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Spec
 from scaler.scheduler.core import changes as ch
@@ -100,10 +92,12 @@ class Events:
                 case ch.TaskRetried():
                     self._retried.append((number, at, change))
                 case ch.ScalingDecided(manager, units, draining, reason):
-                    row = DecisionRow(at, manager[:MAX_TEXT], units, draining, reason[:MAX_TEXT])
+                    row = schema.DecisionRow(at, manager[:MAX_TEXT], units, draining, reason[:MAX_TEXT])
                     self.notes["decisions"].append(row)
                 case ch.Incident(kind, subject, text) if kind not in ch.ROUTINE:
-                    self.notes["incidents"].append(IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT]))
+                    self.notes["incidents"].append(
+                        schema.IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
+                    )
 
     def _add_ended(self, ended: ch.TasksEnded, at: float) -> None:
         number = self._number
@@ -162,7 +156,7 @@ class Events:
                 self._show(task.id)
             rows.append(row)
         newest = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
-        rows_by_weight = sorted(newest, key=lambda entry: entry[1].state in NO_FAILURE)
+        rows_by_weight = sorted(newest, key=lambda entry: entry[1].state in schema.NO_FAILURE)
         return _report(at, rows_by_weight, 0)
 
     def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
@@ -186,7 +180,7 @@ class Events:
     def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
         for number, retried_at, retried in reversed(self._retried):
             if type(retried.task.state) is not Terminated:
-                row = live_row(retried.task, RETRYING, retried.worker, retried.attempt)
+                row = live_row(retried.task, schema.RETRYING, retried.worker, retried.attempt)
                 yield (
                     (number, 0),
                     row._replace(started_at=retried_at, ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT]),
@@ -265,14 +259,14 @@ def ended_row(ended: ch.TasksEnded, index: int, at: float) -> TaskRow:
     )
 
 
-def running_row(task: Task, worker: str, at: float, seconds: float, state: str = RUNNING) -> TaskRow:
+def running_row(task: Task, worker: str, at: float, seconds: float, state: str = schema.RUNNING) -> TaskRow:
     """Return the row of a task that has run for this time. at: Unix seconds."""
     row = live_row(task, state, worker, task.number)
     return row._replace(duration_us=int(max(0.0, seconds) * 1e6), started_at=at - max(0.0, seconds))
 
 
 def _tags_of(spec: Spec) -> str:
-    return TAGS_BETWEEN.join(spec.tags)[:MAX_TEXT] if spec.tags else ""
+    return schema.TAGS_BETWEEN.join(spec.tags)[:MAX_TEXT] if spec.tags else ""
 
 
 def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
@@ -288,10 +282,10 @@ def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
     """Return rows as JSON, ordered by position, and the number of ended tasks. Drops tracebacks first if too large."""
     text = json.dumps([row for _, row in sorted(rows, key=itemgetter(0))])
     if len(text) <= TASKS_BYTES:
-        return text, sum(row.state not in LIVE for _, row in rows)
+        return text, sum(row.state not in schema.LIVE for _, row in rows)
     texts = fitting(_without_tracebacks(row for _, row in rows), TASKS_BYTES)
     listed = sorted(zip(rows, texts, strict=False), key=lambda entry: entry[0][0])
-    return f"[{', '.join(text for _, text in listed)}]", sum(row.state not in LIVE for (_, row), _ in listed)
+    return f"[{', '.join(text for _, text in listed)}]", sum(row.state not in schema.LIVE for (_, row), _ in listed)
 
 
 def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[TaskRow]:
