@@ -49,8 +49,6 @@ class _Running(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """Number and total duration of ended tasks of a function."""
-
     tasks: int = 0
     wall_us: int = 0
 

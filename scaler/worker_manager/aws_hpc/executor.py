@@ -17,16 +17,8 @@ from queue import Empty, SimpleQueue
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
-from scaler.offload.call import (
-    Call,
-    CallFailed,
-    CallFinished,
-    CallKey,
-    CallStarted,
-    ExecutorDegraded,
-    ExecutorError,
-    Report,
-)
+from scaler.offload import call as c
+from scaler.offload.call import Call, CallKey, ExecutorError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
 from scaler.texts import escaped
@@ -84,7 +76,7 @@ class BatchExecutor:
         self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()  # changes of the tracking, in order
         self._has_updates = False
         self._is_closing = False
-        self._report: Callable[[Report], None] = lambda _: None
+        self._report: Callable[[c.Report], None] = lambda _: None
         self._definition = ""
         self._key = secrets.token_bytes(objects.KEY_BYTES)
         self._shared = objects.SharedObjects()
@@ -97,7 +89,7 @@ class BatchExecutor:
 
     # -- the executor's verbs
 
-    def start(self, report: Callable[[Report], None]) -> None:
+    def start(self, report: Callable[[c.Report], None]) -> None:
         """Check queue, definition, and bucket, and terminate jobs of earlier sessions. Raises AwsError."""
         self._report = report
         self._service.check_queue()
@@ -182,7 +174,7 @@ class BatchExecutor:
             text = "; ".join(filter(None, (failing, self._stuck_reason)))
             if text != self._degraded_reason:
                 self._degraded_reason = text
-                self._report(ExecutorDegraded(text))
+                self._report(c.ExecutorDegraded(text))
 
     def _rest(self) -> bool:
         began = time.monotonic()
@@ -220,7 +212,7 @@ class BatchExecutor:
 
     def _fail(self, keys: Iterable[CallKey], outcome: Outcome, text: str) -> None:
         for task, attempt in keys:
-            self._report(CallFailed(task, attempt, outcome, text))
+            self._report(c.CallFailed(task, attempt, outcome, text))
 
     # -- pending terminations
 
@@ -313,7 +305,7 @@ class BatchExecutor:
             indexes = self._children(made, status)
             if status == "RUNNING":
                 for key in self._tracking.running(made, indexes, time.monotonic()):
-                    self._report(CallStarted(*key))
+                    self._report(c.CallStarted(*key))
             else:
                 made.failed = len(indexes)
                 made.ended.update(indexes)
@@ -343,7 +335,7 @@ class BatchExecutor:
                 self._tracking.terminate(filter(None, [job_id]))  # the job may be running, so the task is retried
                 self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
-                self._report(CallFinished(*key, reading.result()))
+                self._report(c.CallFinished(*key, reading.result()))
         if error is not None:
             raise error
         return set(found)

@@ -103,9 +103,8 @@ def _set_container(container: Fields, config: KubernetesConfig, name: str, *, ha
     others = [variable for variable in container.get("env") or () if variable.get("name") not in names]
     container |= {"name": CONTAINER, "command": list(WORKER_COMMAND), "env": [*others, *own]}
     container.pop("args", None)
-    container["terminationMessagePolicy"] = (
-        "FallbackToLogsOnError"  # the pod's status then contains the reason for a failure
-    )
+    # The pod's status then contains the reason for a failure.
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     container.setdefault("securityContext", {"allowPrivilegeEscalation": False})
     if config.k8s_image is not None:
         container["image"] = config.k8s_image

@@ -224,10 +224,9 @@ class SlurmBackend(PolledBackend):
         outcomes |= dict.fromkeys(set(unit_ids) - set(stopped), "stopping")
         for at in range(0, len(stopped), CANCELLED_AT_ONCE):
             some = stopped[at : at + CANCELLED_AT_ONCE]
+            jobs = list(dict.fromkeys(map(self._system.job_of, some)))
             try:
-                self._commands.run(
-                    self._system.cancel(self._config, list(dict.fromkeys(map(self._system.job_of, some))))
-                )
+                self._commands.run(self._system.cancel(self._config, jobs))
             except BackendError as error:
                 if error.is_temporary:
                     return outcomes | dict.fromkeys(stopped[at:], error)

@@ -12,18 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from scaler.errors import ConfigError
-from scaler.offload.call import (
-    Call,
-    CallFailed,
-    CallFinished,
-    CallKey,
-    CallResult,
-    CallStarted,
-    ExecutorError,
-    Report,
-    pack_call,
-    pack_result,
-)
+from scaler.offload import call as c
+from scaler.offload.call import Call, CallKey, ExecutorError
 from scaler.paths import local_path
 from scaler.processes import absolute
 from scaler.protocol.messages import Outcome
@@ -100,7 +90,7 @@ class SoamSession:
     library's threads. The lock is held while a task is sent and its id recorded, because the response may arrive on
     another thread first. Nothing is reported under the lock."""
 
-    def __init__(self, soamapi: Any, config: SymphonyConfig, report: Callable[[Report], None]) -> None:
+    def __init__(self, soamapi: Any, config: SymphonyConfig, report: Callable[[c.Report], None]) -> None:
         self._soamapi = soamapi
         self._report = report
         self._message = payload_class(soamapi)
@@ -211,7 +201,7 @@ class SoamSession:
 
     def _send(self, call: Call) -> CallRefusal | None:
         attributes = self._soamapi.TaskSubmissionAttributes()
-        attributes.set_task_input(self._message(pack_call(call)))
+        attributes.set_task_input(self._message(c.pack_call(call)))
         refusal: CallRefusal | None = None
         with self._lock:
             if self.lost:
@@ -225,7 +215,7 @@ class SoamSession:
             else:
                 self._keys[task_id] = call.key
         if refusal is None:
-            self._report(CallStarted(*call.key))  # the real start is not reported
+            self._report(c.CallStarted(*call.key))  # the real start is not reported
         elif _SESSION_ENDED.search(refusal.text):
             self._lose(refusal.text)
         return refusal
@@ -245,26 +235,26 @@ class SoamSession:
         try:
             report = self._outcome(key, handle)
         except Exception as error:  # noqa: BLE001 (as above)
-            report = CallFailed(
+            report = c.CallFailed(
                 *key, Outcome.WORKER_LOST, f"Symphony ran the task, but its result cannot be read: {error}"
             )
         self._report(report)
 
-    def _outcome(self, key: CallKey, handle: Any) -> Report:
+    def _outcome(self, key: CallKey, handle: Any) -> c.Report:
         if handle.is_successful():
             message = self._message()
             handle.populate_task_output(message)
-            return CallFinished(*key, message.data)
+            return c.CallFinished(*key, message.data)
         exception = handle.get_exception()
         embedded = exception.get_embedded_exception()
         if isinstance(embedded, BaseException):
             outcome, payload = failure_of(embedded)
-            return CallFinished(*key, pack_result(CallResult(outcome, [payload])))
+            return c.CallFinished(*key, c.pack_result(c.CallResult(outcome, [payload])))
         text = str(exception) or type(exception).__name__
         if _SESSION_ENDED.search(text):
             self._lose(text)
-            return CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}")
-        return CallFailed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave up on the task: {text}")
+            return c.CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}")
+        return c.CallFailed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave up on the task: {text}")
 
     def _lose(self, why: object) -> None:
         with self._lock:
@@ -278,7 +268,7 @@ class SoamSession:
             self._ending.start()
         _log.warning("Symphony's session was lost: %s tasks=%d", text, len(keys))
         for key in keys:
-            self._report(CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
+            self._report(c.CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
 
 
 EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
@@ -338,9 +328,9 @@ class SymphonyExecutor:
         self._open: Callable[[], SoamSession] | None = None
         self._session: SoamSession | None = None
         self._refusals = RefusalCounts()
-        self._report: Callable[[Report], None] = lambda _: None
+        self._report: Callable[[c.Report], None] = lambda _: None
 
-    def start(self, report: Callable[[Report], None]) -> None:
+    def start(self, report: Callable[[c.Report], None]) -> None:
         self._report = report
         soamapi = load_library()
         soamapi.initialize()
@@ -355,7 +345,7 @@ class SymphonyExecutor:
         tried = self._session.send(self._refusals.order(calls))
         given_up = self._refusals.note(calls, tried)
         for key, why in given_up.items():
-            self._report(CallFailed(*key, Outcome.REJECTED, f"Symphony rejects the task: {why}"))
+            self._report(c.CallFailed(*key, Outcome.REJECTED, f"Symphony rejects the task: {why}"))
         settled = [key for key, refusal in tried.items() if refusal is None or key in given_up]
         if len(settled) < len(calls):
             texts = [refusal.text for refusal in tried.values() if refusal is not None]
