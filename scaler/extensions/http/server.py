@@ -221,28 +221,20 @@ def openapi() -> View:
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": schemes, "security": [{"token": []}]}
 
 
-STATUSES: dict[type[Exception], int] = {
-    **dict.fromkeys((ScalerError, TypeError, ClientDisconnect), 400),
-    **dict.fromkeys((PermissionError, RefusedError), 403),  # the latter for a revoked key
-    SessionRefusedError: 409,
-    LimitError: 429,
-    UnreachableError: 503,
-}
-"""Status for each class of errors, and its subclasses."""
+STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    *((PermissionError, 403), (SessionRefusedError, 409), (RefusedError, 403), (LimitError, 429)),
+    *((UnreachableError, 503), (ScalerError, 400), (TypeError, 400), (ClientDisconnect, 400), (Exception, 500)),
+)
+"""The first one with a class of the error."""
 
 
-async def _refusal(status: int, _request: Request, error: Exception) -> Response:
-    return refusal(status, str(error), {"Retry-After": "1"} if status in (429, 503) else None)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    missing = f"there is no {request.url.path} here: {OPENAPI} lists all paths"
-    return refusal(error.status_code, missing if error.detail == "Not Found" else error.detail, error.headers)
-
-
-async def _bug(_request: Request, error: Exception) -> Response:
-    return refusal(500, f"{type(error).__name__} in this server: please report it with the lines of the server's log")
+async def _refusal(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        missing = f"there is no {request.url.path} here: {OPENAPI} lists all paths"
+        return refusal(error.status_code, missing if error.detail == "Not Found" else error.detail, error.headers)
+    status = next(status for kind, status in STATUSES if isinstance(error, kind))
+    bug = f"{type(error).__name__} in this server: please report it with the lines of the server's log"
+    return refusal(status, bug if status == 500 else str(error), {"Retry-After": "1"} if status in (429, 503) else None)
 
 
 def run(config: HttpConfig) -> int:
@@ -259,8 +251,8 @@ async def _serve(config: HttpConfig, component: Component) -> int:
     runners = [ScheduleRunner(each, keys[0]) for each in schedules_of(config)]
     api, tls = Api(config, runners), tls_of(config)
     routes = [Route(path, partial(api.respond, each), methods=METHODS) for path, each in OPERATIONS.items()]
-    handlers: dict[Any, Any] = {kind: partial(_refusal, status) for kind, status in STATUSES.items()}
-    app = Starlette(routes=routes, exception_handlers=handlers | {HTTPException: _http_error, Exception: _bug})
+    handlers = dict.fromkeys([HTTPException, *(kind for kind, _ in STATUSES)], _refusal)
+    app = Starlette(routes=routes, exception_handlers=handlers)
     guard = Guard(app, Tokens(keys), (config.web_host, *config.allowed_hosts), METHODS)
     if tls is None and is_open_to_others(config.web_host):
         _log.warning("%s is not encrypted: tokens can be read in transit; set web_certificate_file", config.web_host)

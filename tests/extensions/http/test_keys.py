@@ -19,7 +19,7 @@ from scaler.errors import ConfigError, LimitError
 from scaler.extensions.http import keys, server
 from scaler.extensions.http.command import http
 from scaler.extensions.http.keys import ClientKey, HttpCall
-from scaler.extensions.http.server import Api, _bug, _events, _sweep
+from scaler.extensions.http.server import Api, _events, _refusal, _sweep
 from scaler.extensions.http.settings import HttpConfig, permission_of
 from scaler.extensions.streams.asynchronous import AsyncStream
 from scaler.monitor.web.page import load_token
@@ -198,7 +198,7 @@ def test_sessions_are_still_closed_after_one_fails_to_close(
 
 
 def test_bug_in_the_server_gives_500_that_says_where_to_look() -> None:
-    answer = asyncio.run(_bug(Request({"type": "http"}), KeyError("x")))
+    answer = asyncio.run(_refusal(Request({"type": "http"}), KeyError("x")))
     assert answer.status_code == 500
     assert json.loads(bytes(answer.body))["error"].startswith(
         "KeyError in this server: please report it with the lines"
