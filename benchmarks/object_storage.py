@@ -49,7 +49,7 @@ def getter(address: str, pipe: Connection) -> None:
     storage = BlockingStorage(lambda: StorageClient(address, new_peer_id(), Role.WORKER))
     while (object_id := pipe.recv()) is not None:
         begun = time.perf_counter()
-        parts = storage.get(object_id, 10.0)
+        parts = storage.get(object_id)
         pipe.send((parts[1].nbytes, time.perf_counter() - begun))
         del parts
     storage.close()

@@ -49,7 +49,7 @@ class Storage(Protocol):
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> Awaitable[SharedParts | None]: ...
 
-    def get(self, object_id: bytes, deadline_seconds: float) -> Awaitable[list[memoryview]]: ...
+    def get(self, object_id: bytes) -> Awaitable[list[memoryview]]: ...
 
     def close(self) -> None: ...
 
@@ -128,7 +128,7 @@ class ObjectTransfers:
 
         async def get() -> Parts:
             async with asyncio.timeout(seconds):
-                return [*await self.storage().get(identifier, 0.0)]
+                return [*await self.storage().get(identifier)]
 
         try:
             return self._futures.run(get(), self._loop)
@@ -154,7 +154,7 @@ class ObjectTransfers:
         return self._storage
 
     async def get(self, identifier: bytes) -> list[memoryview]:
-        return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
+        return await self._with_storage(lambda storage: storage.get(identifier))
 
     async def store(self, parts: Parts) -> ObjectUpload:
         upload = self._new_upload(parts)

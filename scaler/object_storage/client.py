@@ -94,12 +94,12 @@ class StorageClient:
         """True if a local storage has sent nothing for AWAY_SECONDS. A remote storage may just have a slow link."""
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
-    def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
-        return self._begin(r.GetCall(object_id, deadline_seconds))
+    def get(self, object_id: bytes) -> asyncio.Future[list[memoryview]]:
+        return self._begin(r.GetCall(object_id))
 
     def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[r.ByteRange]:
         """Get a byte range of an existing object; size 0: everything from offset on."""
-        return self._begin(r.GetCall(object_id, 0.0, True, offset, size))
+        return self._begin(r.GetCall(object_id, True, offset, size))
 
     def close(self) -> None:
         """Close the connection. Pending calls fail with ClientClosedError. Idempotent."""
@@ -198,8 +198,8 @@ class BlockingStorage:
         """Put an object, and return once the storage has all of it. Does not copy the parts."""
         self._call(lambda client: client.put(object_id, parts))
 
-    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
-        return self._call(lambda client: client.get(object_id, deadline_seconds), is_get=True)
+    def get(self, object_id: bytes) -> list[memoryview]:
+        return self._call(lambda client: client.get(object_id), is_get=True)
 
     def close(self) -> None:
         with self._lock:

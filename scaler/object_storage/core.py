@@ -132,7 +132,6 @@ class StorageCore:
         clock = now - self._stalled_seconds
         for item in inputs:
             self._take(item, clock, now)
-        self._miss(self.objects.take_expired(now), "the object was not uploaded before the deadline")
         if self.exchange.fetches:
             self._stop_fetches()
         if self._delayed:
@@ -157,7 +156,6 @@ class StorageCore:
         has_sent = any(isinstance(command, c.SendToPeer) for command in commands)
         self._poll_seconds = SHORTEST_POLL_SECONDS if has_sent else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
         self.wake_at = min(
-            self.objects.next_deadline(),
             now + self._tick_seconds if self._peers else math.inf,
             now + self._poll_seconds if self._sender else math.inf,
             now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
@@ -230,7 +228,7 @@ class StorageCore:
                 if not self._is_to_wait(peer, put, event, now):
                     self._put(peer, put, event)
             case GetObject() as get:
-                self._get(peer, get, now)
+                self._get(peer, get)
             case StatStorage(request):
                 self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case message:
@@ -364,7 +362,7 @@ class StorageCore:
         for put, event in waiting.events:
             self._put(peer, put, event)
 
-    def _get(self, peer: StoragePeer, message: GetObject, now: float) -> None:
+    def _get(self, peer: StoragePeer, message: GetObject) -> None:
         body = self.objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
@@ -385,11 +383,8 @@ class StorageCore:
             answer = StorageResult.MISSING, "it was forgotten"
         elif self.can_fetch and peer.role is not m.Role.STORE:
             self.misses += 1
-            self.objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
+            self.objects.wait(WaitingGet(peer, message))
             self.exchange.want(message.id)
-            return
-        elif 0 < message.deadline_seconds < math.inf:
-            self.objects.wait(WaitingGet(peer, message, now + message.deadline_seconds))
             return
         self._answer(peer, message.request, answer)
 

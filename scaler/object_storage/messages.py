@@ -25,11 +25,11 @@ class PutObject(Message):
 
 @message(39, to_storage=OBJECT_PEERS)
 class GetObject(Message):
-    """Asks for an object. Answered when the object is complete, or with `missing` after the deadline."""
+    """Asks for an object. A store without the object fetches it first."""
 
     request: f.Count64
     id: f.Id
-    deadline_seconds: f.Seconds  # 0: immediately
+    deadline_seconds: f.Seconds  # not used
     shared: bool = False  # the sender accepts a descriptor of shared memory
     offset: f.Count64 = 0  # first requested byte
     size: f.Count64 = 0  # number of bytes; 0: everything from offset on

@@ -6,9 +6,6 @@ exceeds the limit; reserved bytes are the missing bytes of uploads; a complete i
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
@@ -93,8 +90,6 @@ class StorageTable:
         self._unfinished: dict[bytes, UnfinishedObject] = {}
         self._owners: dict[bytes, set[bytes]] = {}  # complete and incomplete ids, by owner
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
-        self._deadlines: list[tuple[float, int, WaitingGet]] = []  # a heap
-        self._order = itertools.count()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -209,18 +204,11 @@ class StorageTable:
     def wait(self, get: WaitingGet) -> None:
         get.peer.waiting[get] = None
         self._add_unfinished(get.message.id).gets[get] = None
-        heapq.heappush(self._deadlines, (get.deadline, next(self._order), get))
         self.waiting_gets += 1
 
     def take_gets(self, object_id: bytes) -> list[WaitingGet]:
         unfinished = self._unfinished.get(object_id)
         return self._taken(list(unfinished.gets)) if unfinished is not None else []
-
-    def take_expired(self, now: float) -> list[WaitingGet]:
-        expired: list[WaitingGet] = []
-        while self.next_deadline() <= now:
-            expired += self._taken([self._deadlines[0][2]])
-        return expired
 
     def is_waited_for(self, object_id: bytes) -> bool:
         unfinished = self._unfinished.get(object_id)
@@ -235,11 +223,6 @@ class StorageTable:
     def surplus(self, wanted_bytes: int) -> float:
         """Return the bytes to drop or spill to free wanted_bytes."""
         return self.used_bytes - min(SPILL_FROM * self._limit_bytes, self._limit_bytes - wanted_bytes)
-
-    def next_deadline(self) -> float:
-        while self._deadlines and self._deadlines[0][2].answered:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else math.inf
 
     def drop(self, object_id: bytes) -> list[WaitingGet]:
         """Drop an object and its uploads, and return its gets."""
@@ -338,15 +321,10 @@ class StorageTable:
 
     def _taken(self, gets: list[WaitingGet]) -> list[WaitingGet]:
         for get in gets:
-            get.answered = True
             del get.peer.waiting[get]
             del self._unfinished[get.message.id].gets[get]
             self._tidy(get.message.id)
         self.waiting_gets -= len(gets)
-        # Answered gets remain in the heap until their deadline, or until they are the majority.
-        if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.waiting_gets:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].answered]
-            heapq.heapify(self._deadlines)
         return gets
 
     def _tidy(self, object_id: bytes) -> None:

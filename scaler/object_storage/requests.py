@@ -53,10 +53,9 @@ class PutCall:
 
 @dataclass(slots=True, eq=False)
 class GetCall:
-    """Get an object within deadline_seconds, or a range of its bytes. size 0: everything from offset on."""
+    """Get an object, or a range of its bytes. size 0: everything from offset on."""
 
     id: bytes
-    deadline_seconds: float
     is_range: bool = False
     offset: int = 0
     size: int = 0
@@ -145,7 +144,7 @@ class Requests:
                     assert_never(item)
         self.wake_at = math.inf
         if self._away_since is None:
-            self._send(now)
+            self._send()
         else:
             self.wake_at = self._give_up(self._away_since, now)
         commands, self._commands = self._commands, []
@@ -188,17 +187,16 @@ class Requests:
                 del calls[call]
                 self._commands.append(CallEnded(call, outcome))
 
-    def _send(self, now: float) -> None:
+    def _send(self) -> None:
         while self._unsent_gets and len(self._sent_gets) < MAX_ASKED:
             get = self._unsent_gets.popleft()
             if get in self._calls or get in self._gets:
                 self._last_request += 1
                 self._sent_gets[self._last_request] = get
-                left = max(0.0, get.begun + get.deadline_seconds - now)
                 begun = get.received_bytes
                 is_sharing = bool(self.is_sharing) and not (get.uses_frames or get.is_range or begun)
                 size = get.size - begun if get.size else 0
-                question = GetObject(self._last_request, get.id, left, is_sharing, get.offset + begun, size)
+                question = GetObject(self._last_request, get.id, 0.0, is_sharing, get.offset + begun, size)
                 self._commands.append(SendRequest(question))
         while self._puts:
             put = self._puts[0]

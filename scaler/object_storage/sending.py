@@ -38,8 +38,6 @@ class UnfinishedUpload:
 class WaitingGet:
     peer: StoragePeer
     message: GetObject
-    deadline: float
-    answered: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -918,11 +918,11 @@ struct PutObject {
 }
 
 struct GetObject {
-  # Asks for an object. Answered when the object is complete, or with `missing` after the deadline.
+  # Asks for an object. A store without the object fetches it first.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes
-  deadlineSeconds @2 :Float64;   # 0: immediately
+  deadlineSeconds @2 :Float64;   # not used
   shared @3 :Bool;               # the sender accepts a descriptor of shared memory
   offset @4 :UInt64;             # first requested byte
   size @5 :UInt64;               # number of bytes; 0: everything from offset on

@@ -190,7 +190,7 @@ def test_referenced_objects_are_inlined_and_large_results_stored() -> None:
         assert outcome is Outcome.SUCCESS
         assert payload == stored_reference(result_id(*key), int.from_bytes(payload[17:], "little"))
         client = StorageClient(rig.storage_address, b"getter--", Role.CLIENT)
-        assert load_value(await client.get(result_id(*key), 5.0)) == (big + "-") * 3
+        assert load_value(await client.get(result_id(*key))) == (big + "-") * 3
         client.close()
 
     play(story, with_storage=True)

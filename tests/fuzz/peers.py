@@ -160,7 +160,7 @@ class _StoragePeer:
         self._now += 0.1
         calls: list[RequestsInput] = []
         if isinstance(event, Welcomed | Resumed):
-            calls = [PutCall(OBJECT, [memoryview(b"value")]), GetCall(OBJECT, 5.0), GetCall(OBJECT, 5.0)]
+            calls = [PutCall(OBJECT, [memoryview(b"value")]), GetCall(OBJECT), GetCall(OBJECT)]
         self._core.step([event, *calls], self._now)
 
     def end(self) -> None:

@@ -30,10 +30,10 @@ class Rig:
         self._sent: list[ObjectReference] = []
         get = StorageClient.get
 
-        async def counted(storage: StorageClient, identifier: bytes, wait_seconds: float) -> list[memoryview]:
+        async def counted(storage: StorageClient, identifier: bytes) -> list[memoryview]:
             await asyncio.to_thread(self.may_come.wait)
             self.fetched.append(identifier)
-            return await get(storage, identifier, wait_seconds)
+            return await get(storage, identifier)
 
         monkeypatch.setattr(StorageClient, "get", counted)
 

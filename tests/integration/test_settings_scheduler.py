@@ -82,7 +82,7 @@ def test_embedded_object_storage_spills_as_configured(tmp_path: Path, monkeypatc
         assert all("spill_limit_bytes = 4000000" in str(each) for each in refused)
         for (identifier, content), error in zip(objects.items(), stored, strict=True):
             if error is None:
-                assert b"".join(await storage.get(identifier, 0.0)) == content
+                assert b"".join(await storage.get(identifier)) == content
         storage.close()
 
     on_a_scheduler(story, spill_directory=str(tmp_path), spill_limit_bytes=4_000_000)

@@ -46,7 +46,7 @@ from scaler.protocol.messages import Role
 address, what, object_id = sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3])
 storage = BlockingStorage(lambda: StorageClient(address, os.urandom(8), Role.CLIENT))
 if what == "get":
-    parts = storage.get(object_id, 5.0)
+    parts = storage.get(object_id)
     parts[1][:5] = b"alter"
 elif what == "write":
     write = SharedMemory.written.__func__
@@ -123,7 +123,7 @@ def test_large_object_is_shared_not_copied() -> None:
     with storage_process() as storage, client(storage) as writer, client(storage) as reader:
         object_id = put(writer)
         assert memories(storage.process.pid) == 1
-        first, second = reader.get(object_id, 0.0), reader.get(object_id, 0.0)
+        first, second = reader.get(object_id), reader.get(object_id)
         assert first == second == [b"pickle", CONTENT]
         assert mapped(os.getpid()) == 2
         assert memories(os.getpid()) == 0, "a mapping needs no descriptor"
@@ -134,11 +134,11 @@ def test_large_object_is_shared_not_copied() -> None:
 def test_reader_cannot_modify_what_others_read() -> None:
     with storage_process() as storage, client(storage) as ours:
         object_id = put(ours)
-        mine = ours.get(object_id, 0.0)
+        mine = ours.get(object_id)
         with another_process(storage, "get", object_id):
             assert mine == [b"pickle", CONTENT]
             np.frombuffer(mine[1], np.uint8)[:] = 0
-            assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
+            assert ours.get(object_id) == [b"pickle", CONTENT]
 
 
 def test_released_object_frees_memory_without_affecting_readers() -> None:
@@ -147,7 +147,7 @@ def test_released_object_frees_memory_without_affecting_readers() -> None:
             client = ObservedStorage(storage.address, PEER)
             object_id = MADE.object()
             await client.put(object_id, [b"pickle", CONTENT])
-            parts = await client.get(object_id, 0.0)
+            parts = await client.get(object_id)
             client.forget([object_id])
             assert (await client.stat()).bytes == 0
             await soon(lambda: memories(storage.process.pid) == 0)  # once the reader has acknowledged its part
@@ -195,7 +195,7 @@ def test_killed_reader_or_writer_leaves_nothing_behind(
         if what == "write":
             until(lambda: shared_bytes() < held - 50 * MB)
         assert memories(storage.process.pid) == kept + (what == "put"), "the owner still has completely stored objects"
-        assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
+        assert ours.get(object_id) == [b"pickle", CONTENT]
     assert files(tmp_path) == before
 
 
@@ -211,7 +211,7 @@ def test_lost_descriptors_are_replaced_by_frames(monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(local.LocalTransport, "transmit", without_descriptors)
         else:
             monkeypatch.setattr(local, "_descriptors_in", lambda _: [])
-        assert ours.get(put(ours), 0.0) == [b"pickle", CONTENT]
+        assert ours.get(put(ours)) == [b"pickle", CONTENT]
         assert memories(storage.process.pid) == (way == "received")
 
 
@@ -221,7 +221,7 @@ def test_frames_are_used_without_shared_memory(monkeypatch: pytest.MonkeyPatch) 
 
     with storage_process() as storage, client(storage) as ours:
         monkeypatch.setattr(os, "memfd_create", full)
-        assert ours.get(put(ours), 0.0) == [b"pickle", CONTENT]
+        assert ours.get(put(ours)) == [b"pickle", CONTENT]
         assert memories(storage.process.pid) == 0
 
 

@@ -71,10 +71,10 @@ def test_small_and_large_objects_survive_a_restart_unless_released(tmp_path: Pat
 
     async def second(client: ObservedStorage) -> None:
         for identifier, parts in kept.items():
-            assert [bytes(part) for part in await client.get(identifier, 0.0)] == parts
+            assert [bytes(part) for part in await client.get(identifier)] == parts
         for identifier in forgotten:
             with pytest.raises(ObjectLostError):
-                await client.get(identifier, 0.0)
+                await client.get(identifier)
         status = await client.stat()
         assert status.bytes == len(b"small")  # of memory
         assert status.state_bytes > SEGMENT_BYTES + sum(map(len, [*LARGE, *many_messages]))
@@ -97,12 +97,12 @@ def test_corrupt_file_counts_as_missing_and_can_be_rewritten(tmp_path: Path) -> 
 
     async def get(client: ObservedStorage) -> None:
         for identifier in (damaged, cut):
-            assert [bytes(part) for part in await client.get(identifier, 0.0)] == LARGE
+            assert [bytes(part) for part in await client.get(identifier)] == LARGE
 
     async def miss(client: ObservedStorage) -> None:
         for identifier in (damaged, cut):
             with pytest.raises(ObjectLostError):
-                await client.get(identifier, 0.0)
+                await client.get(identifier)
         await put(client)
 
     run(tmp_path, put, owner)
@@ -130,7 +130,7 @@ def test_object_too_large_for_the_disk_is_refused_and_the_next_is_stored(
             with pytest.raises(LimitError, match=r"cannot write to .*objects: No space left on device"):
                 await client.put(refused, LARGE)
         with pytest.raises(ObjectLostError):
-            await client.get(refused, 0.0)
+            await client.get(refused)
         assert f"objects are refused until {left + 3} MiB are free there" in (await client.stat()).disk_failure
         assert len([each for each in caplog.records if "objects are refused" in each.getMessage()]) == 1
         nonlocal free_bytes
@@ -173,6 +173,6 @@ def test_answers_only_once_the_object_is_on_disk(tmp_path: Path) -> None:
     with storage_process("tcp://127.0.0.1:0", "--state-directory", str(tmp_path)) as storage:
         client = owner.at(storage)
         for identifier, thread in answered.items():
-            (content,) = client.get(identifier, 0.0)
+            (content,) = client.get(identifier)
             assert set(bytes(content)) == {thread}
         client.close()

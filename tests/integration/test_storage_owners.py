@@ -122,15 +122,15 @@ def test_objects_of_a_key_cannot_be_read_or_replaced_by_another(cluster: FarClus
         found = []
         for name in (secret, absent):
             with pytest.raises(ObjectLostError) as raised:
-                await theirs.get(name, 10.0)
+                await theirs.get(name)
             found.append(str(raised.value).replace(name.hex(), "ID"))
         assert found == ["object ID is not in the object storage: there is no such object"] * 2
         for name in (secret, planned, result_id(alice.ids.task(), 1)):
             with pytest.raises(ProtocolError, match="only its own objects"):
                 await theirs.put(name, [b"evil"])
-        assert [bytes(part[:6]) for part in await mine.get(secret, 1.0)] == [b"secret", bytes(6)]
+        assert [bytes(part[:6]) for part in await mine.get(secret)] == [b"secret", bytes(6)]
         with pytest.raises(ObjectLostError):
-            await mine.get(planned, 0.0)
+            await mine.get(planned)
         for each in (mine, theirs, alice.connector, bob.connector):
             each.close()
 
@@ -145,14 +145,14 @@ def test_storage_rejects_a_peer_id_of_another_client(cluster: FarCluster) -> Non
         for token in (bob.token, b"", bytes(16)):
             intruder = bob.storage(alice.ids.owner, token)
             with pytest.raises(RefusedError, match="does not know key bob"):
-                await intruder.get(secret, 0.0)
+                await intruder.get(secret)
             intruder.close()
         mine = alice.storage()  # the attempts cost her nothing
         await mine.put(secret, [b"secret"])
         mine.close()
         thief = bob.storage(alice.ids.owner, alice.token)  # a leaked token is useless with another key
         with pytest.raises(RefusedError, match="objects under another key"):
-            await thief.get(secret, 0.0)
+            await thief.get(secret)
         for each in (thief, alice.connector, bob.connector):
             each.close()
 

@@ -43,7 +43,7 @@ class Storage:
         return stored_reference(identifier, size_of(parts))
 
     async def get(self, identifier: bytes) -> list[memoryview]:
-        return await asyncio.to_thread(self._blocking.get, identifier, 5.0)
+        return await asyncio.to_thread(self._blocking.get, identifier)
 
     def close(self) -> None:
         self._blocking.close()

@@ -159,9 +159,9 @@ class StorageAndPeers(RuleBasedStateMachine):
     def reserve(self, peer: bytes, object_id: bytes, sizes: list[int]) -> None:
         self.begin(peer, PutCall(object_id, [], sizes=sizes))
 
-    @rule(peer=peers, object_id=ids, deadline_seconds=st.floats(0, 30))
-    def get(self, peer: bytes, object_id: bytes, deadline_seconds: float) -> None:
-        self.begin(peer, GetCall(object_id, deadline_seconds), object_id)
+    @rule(peer=peers, object_id=ids)
+    def get(self, peer: bytes, object_id: bytes) -> None:
+        self.begin(peer, GetCall(object_id), object_id)
 
     @rule(object_ids=st.lists(ids, min_size=1, max_size=3))
     def forget(self, object_ids: list[bytes]) -> None:

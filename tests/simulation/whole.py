@@ -215,7 +215,7 @@ class SimulatedAgent(SimulatedWorker):
                 return
             if stored:
                 wanted = stored.popleft()
-                self._port.call(GetCall(wanted, 0.0), partial(check, wanted))
+                self._port.call(GetCall(wanted), partial(check, wanted))
             else:
                 self._run(number, processor, spec, attempt)
 
@@ -311,7 +311,7 @@ class StoringClient(SimulatedClient):
         for each in said:
             if isinstance(each, Release):
                 for identifier in each.ids:
-                    self._port.call(GetCall(identifier, 0.0), partial(self._got, identifier))
+                    self._port.call(GetCall(identifier), partial(self._got, identifier))
             else:
                 say(each)
 

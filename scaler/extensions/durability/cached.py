@@ -133,7 +133,7 @@ class CachedResults:
     async def _get(self, digest: bytes) -> StoredParts | None:
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
-                first, *parts = await self._transfers.storage().get(cached_id(self._owner, digest), 0.0)
+                first, *parts = await self._transfers.storage().get(cached_id(self._owner, digest))
         except (ScalerError, TimeoutError, ValueError):
             return None
         return parts if bytes(first) == digest else None

@@ -36,7 +36,7 @@ NO_STORAGE = "this worker has no object storage: none is configured, and its sch
 class StoreConnection(Protocol):
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
 
-    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]: ...
+    def get(self, object_id: bytes) -> list[memoryview]: ...
 
     def close(self) -> None: ...
 
@@ -88,8 +88,7 @@ class StoredObjects:
             return found
         began_ns = time.monotonic_ns()
         try:
-            # No wait, because a task's inputs are complete before the task is dispatched.
-            found = self._open().get(identifier, 0.0)
+            found = self._open().get(identifier)
         finally:
             self.got_ns += time.monotonic_ns() - began_ns
         size = size_of(found)

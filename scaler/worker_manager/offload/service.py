@@ -83,7 +83,7 @@ class FetchedObjects:
 
     async def _fetch(self, identifier: bytes) -> bytes:
         try:
-            parts = await self._open().get(identifier, 0.0)
+            parts = await self._open().get(identifier)
             # Copying a large object may take a long time, and the loop must send heartbeats.
             found = await asyncio.to_thread(to_payload, parts)
         finally:

@@ -107,7 +107,7 @@ def story() -> HostStory:
 
 def test_missing_object_is_fetched_once_for_all_waiters(story: HostStory) -> None:
     assert story.says(WORKER, GetObject(1, OBJECT, 0.0)) == []
-    assert story.says(WORKER, GetObject(2, OBJECT, 5.0)) == []
+    assert story.says(WORKER, GetObject(2, OBJECT, 0.0)) == []
     assert story.take_told() == [ObjectsWanted([OBJECT])]
     answers = story.fetch(OBJECT, b"content")
     assert contents(answers) == [(WORKER, 1, b"content"), (WORKER, 2, b"content")]

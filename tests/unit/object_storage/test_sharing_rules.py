@@ -167,14 +167,14 @@ def test_put_that_cannot_be_shared_is_resent_with_frames(requests: Requests) -> 
 
 
 def test_shared_get_announces_itself_and_returns_the_parts_unchanged(requests: Requests) -> None:
-    call = GetCall(OBJECT, 5.0)
-    assert requests.step([call], 0.0) == [SendRequest(GetObject(1, OBJECT, 5.0, True))]
+    call = GetCall(OBJECT)
+    assert requests.step([call], 0.0) == [SendRequest(GetObject(1, OBJECT, 0.0, True))]
     assert ended(requests.step([given(1, PARTS, PARTS)], 0.0)) == [(call, PARTS)]
 
 
 def test_get_with_a_lost_descriptor_is_repeated_for_frames(requests: Requests) -> None:
-    call = GetCall(OBJECT, 5.0)
+    call = GetCall(OBJECT)
     requests.step([call], 0.0)
-    assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(GetObject(2, OBJECT, 4.0))]
+    assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(GetObject(2, OBJECT, 0.0))]
     answer = Received(SERVER, StorageReply(2, StorageResult.OK, "", [6, 6]), [memoryview(b"picklebuffer")])
     assert ended(requests.step([answer], 1.0)) == [(call, PARTS)]

@@ -35,13 +35,14 @@ def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
     return [data for _, _, data in contents(story.says(peer, GetObject(1, object_id, 0.0)))]
 
 
-@pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
-def test_objects_of_another_key_are_not_found_whether_or_not_they_exist(story: Story, deadline_seconds: float) -> None:
+@pytest.mark.parametrize("can_fetch", [False, True])
+def test_objects_of_another_key_are_not_found_whether_or_not_they_exist(story: Story, can_fetch: bool) -> None:
+    story.core.can_fetch = can_fetch
     story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # the object existed
-    answers = [messages(story.says(MALLORY, GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)]
+    answers = [messages(story.says(MALLORY, GetObject(1, name, 0.0))) for name in (OBJECT, ABSENT, RESULT)]
     assert answers[0] == answers[1] == answers[2]
     assert [(str(answer.result), answer.text) for answer in answers[0]] == [("missing", "there is no such object")]
-    story.says(MALLORY, GetObject(2, ABSENT, 5.0))
+    story.says(MALLORY, GetObject(2, ABSENT, 0.0))
     assert contents(story.puts(ALICE, ABSENT, b"later")) == []
 
 

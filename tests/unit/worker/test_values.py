@@ -28,7 +28,7 @@ class Storage:
         if self.refusals:
             raise self.refusals.pop()
 
-    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
+    def get(self, object_id: bytes) -> list[memoryview]:
         assert object_id == IDENTIFIER
         self.gets += 1
         return [memoryview(bytearray(b"unaltered") if self.is_shared else b"unaltered")]

@@ -23,7 +23,7 @@ class MemoryStorage:
         self.answers: list[asyncio.Future[list[memoryview]]] = []
         self.closed = 0
 
-    def get(self, object_id: bytes, _deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
+    def get(self, object_id: bytes) -> asyncio.Future[list[memoryview]]:
         self.asked.append(object_id)
         answer: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
