@@ -176,10 +176,6 @@ class ProcessorContext:
         finally:
             self._lock.release()
 
-    def begin_task(self) -> None:
-        while self.on_task:
-            self.on_task.pop()()
-
     def end_waits(self) -> None:
         """Take back an ended task's slot."""
         with self._lock:

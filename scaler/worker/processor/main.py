@@ -259,8 +259,8 @@ class _Processor:
         results.begin(began_ns)
         context.function = spec.name
         context.task_id = task
-        if context.on_task:
-            context.begin_task()
+        while context.on_task:
+            context.on_task.pop()()
         meter = _UNMEASURED
         try:
             if spec.is_observed:
