@@ -144,7 +144,8 @@ def hide_frames(error: BaseException) -> None:
     if last and _is_own(last[0]) and not _module(last[0]).endswith(_CALLERS) and not isinstance(error, _EXPECTED):
         return
     for each in causes(error):
-        frames = user_frames(each)
+        frames = [frame for frame in _frames(each) if not _is_own(frame)]
+        frames = list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
         for frame, following in zip_longest(frames, frames[1:]):
             frame.tb_next = following
         BaseException.with_traceback(each, frames[0] if frames else None)
@@ -170,12 +171,6 @@ def user_traceback(error: BaseException) -> str:
     if not any(each.__traceback__ for each in causes(error)):
         return "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
     return "".join(traceback.format_exception(error))
-
-
-def user_frames(error: BaseException) -> list[TracebackType]:
-    """Return a traceback's frames, without those of Scaler and of asyncio's runner."""
-    frames = [frame for frame in _frames(error) if not _is_own(frame)]
-    return list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
 
 
 def is_raised_by_user(error: BaseException) -> bool:
