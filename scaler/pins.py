@@ -15,9 +15,9 @@ def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
     dependencies, because constraint files do not accept extras. Dependencies for other platforms are left to the
     installer."""
     found = {_name_of(each): each for each in own}
-    plain = [each for each in found.values() if (read := _read(each)) is not None and not (read.specifier or read.url)]
+    plain = [each for each in found.values() if (read := parsed(each)) is not None and not (read.specifier or read.url)]
     as_given = found.keys() - {_name_of(each) for each in plain}
-    pending = [each for each in map(_read, (*requirements, *plain)) if each is not None]
+    pending = [each for each in map(parsed, (*requirements, *plain)) if each is not None]
     done: set[tuple[str, str]] = set()
     while pending:
         requirement = pending.pop()
@@ -45,7 +45,7 @@ def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
             yield each
 
 
-def _read(requirement: str) -> Requirement | None:
+def parsed(requirement: str) -> Requirement | None:
     try:
         return Requirement(requirement)
     except InvalidRequirement:
@@ -53,5 +53,5 @@ def _read(requirement: str) -> Requirement | None:
 
 
 def _name_of(requirement: str) -> str:
-    read = _read(requirement)
+    read = parsed(requirement)
     return requirement if read is None else canonicalize_name(read.name)

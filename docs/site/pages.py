@@ -31,7 +31,7 @@ API = {
         "scaler.extensions.maps.calls.MapCalls",
         "scaler.extensions.graphs.calls.GraphCalls",
         "scaler.extensions.queries.client.Queries",
-        "scaler.extensions.environment.client.UploadCalls",
+        "scaler.extensions.environment.upload.UploadCalls",
         "scaler.extensions.data_plane.client.CopyCalls",
         "scaler.ScalerFuture",
         "scaler.SchedulerClusterCombo",

@@ -4,7 +4,7 @@ from scaler.extensions.asynchronous.client import asked
 from scaler.extensions.data_plane.client import CopyCalls
 from scaler.extensions.durability.cached import CachedCalls
 from scaler.extensions.durability.client import SessionCalls
-from scaler.extensions.environment.client import UploadCalls
+from scaler.extensions.environment.upload import UploadCalls
 from scaler.extensions.failures.bundle import FailureCalls
 from scaler.extensions.gangs.client import AsyncGangCalls, GangCalls
 from scaler.extensions.graphs.calls import AsyncGraphCalls, GraphCalls

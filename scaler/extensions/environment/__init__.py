@@ -14,7 +14,7 @@ EXTENSION = Extension(
     "environment",
     scheduler="scaler.extensions.environment.core:Packages",
     agent="scaler.extensions.environment.agent:report_packages",
-    questions="scaler.extensions.environment.client:UploadCalls",
+    questions="scaler.extensions.environment.upload:UploadCalls",
     own={
         "packages": "scaler.extensions.environment.packages",
         "use": "scaler.extensions.environment.installer:use",

@@ -23,21 +23,18 @@ MAX_PREPARED = 1000
 """Environments per worker."""
 
 
-class Preparations(Environments):
+class Packages(SchedulerPart, Environments):
+    messages = (PackagesDiffer, EnvironmentState)
     refusal = ""
 
-    def __init__(self) -> None:
+    def __init__(self, _config: SettingsModel | None = None) -> None:
         self._prepared: dict[bytes, set[bytes]] = {}
         """Environments that a worker prepares, by its id."""
+        self._told: dict[bytes, set[tuple[str, str]]] = {}
+        """Functions and versions, by client."""
 
-    def note(self, worker: bytes, state: EnvironmentState) -> None:
-        found = self._prepared.setdefault(worker, set())
-        if state.accepts:
-            found.discard(state.environment)
-        elif len(found) < MAX_PREPARED:
-            found.add(state.environment)
-        if not found:
-            del self._prepared[worker]
+    def environments(self) -> Environments:
+        return self
 
     def prepares(self, worker: Worker, environment: bytes) -> bool:
         return environment in self._prepared.get(worker.id, ())
@@ -49,23 +46,15 @@ class Preparations(Environments):
         count = sum(task.needs.environment in each for each in self._prepared.values())
         return f"its environment is installed on {counted(count, 'worker')} now" if count else ""
 
-
-class Packages(SchedulerPart):
-    messages = (PackagesDiffer, EnvironmentState)
-
-    def __init__(self, _config: SettingsModel | None = None) -> None:
-        self._preparations = Preparations()
-        self._told: dict[bytes, set[tuple[str, str]]] = {}
-        """Functions and versions, by client."""
-
-    def environments(self) -> Environments:
-        return self._preparations
-
     def on_message(
         self, peer: PeerRecord, message: PackagesDiffer | EnvironmentState, state: ClusterState
     ) -> Iterable[Command]:
         if isinstance(message, EnvironmentState):
-            self._preparations.note(peer.id, message)
+            found = self._prepared.setdefault(peer.id, set())
+            if message.accepts:
+                found.discard(message.environment)
+            elif len(found) < MAX_PREPARED:
+                found.add(message.environment)
             return []
         client = state.clients.get(owner_of(message.task))
         self._told = {known: told for known, told in self._told.items() if known in state.clients}

@@ -14,13 +14,13 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from scaler.errors import UsageError
 from scaler.extensions.environment.installer import Listed, file_of, own_versions, packed, uv_command
 from scaler.extras import DISTRIBUTION
 from scaler.paths import local_path
+from scaler.pins import parsed
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
 from scaler.texts import shown
 
@@ -52,7 +52,7 @@ def requirements_of(environment: object) -> bytes:
         name = str(error.filename)
         if isinstance(environment, str) and name == str(local_path(environment).absolute()):
             name = environment
-        hint = f"give a list: [{name!r}]" if name == environment and _read(name) else "give a path, or a list"
+        hint = f"give a list: [{name!r}]" if name == environment and parsed(name) else "give a path, or a list"
         raise UsageError(f"environment: cannot read {name!r}: {error.strerror}; {hint}") from None
     raise UsageError(f'environment is {shown(environment)}, but must be a list of requirements, a path, or "auto"')
 
@@ -108,19 +108,17 @@ def _exported(lock: Path) -> list[str]:
     if not uv:
         raise UsageError(f"environment: reading {lock} needs uv: pip install uv")
     command = [*uv, "export", "--frozen", "--no-hashes", "--no-dev", "--no-emit-project", "--format=requirements-txt"]
+    command += ["--directory", str(lock.parent)]
     try:
         done = subprocess.run(
-            [*command, "--directory", str(lock.parent)],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=EXPORT_SECONDS,
+            command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=EXPORT_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise UsageError(f"environment: uv has not read {lock} within {EXPORT_SECONDS:g} s") from None
-    if done.returncode:
-        raise UsageError(f"environment: uv cannot read {lock}: {done.stderr.strip()[-MAX_ERROR_CHARACTERS:]}")
+    except subprocess.CalledProcessError as error:
+        raise UsageError(
+            f"environment: uv cannot read {lock}: {error.stderr.strip()[-MAX_ERROR_CHARACTERS:]}"
+        ) from None
     return done.stdout.splitlines()
 
 
@@ -128,16 +126,9 @@ def _without_own(lines: Iterable[str]) -> Iterator[str]:
     """Yield requirements other than Scaler and its dependencies, which workers have in their own versions."""
     own = {canonicalize_name(each.partition("==")[0]) for each in own_versions()} | {DISTRIBUTION}
     for line in lines:
-        read = _read(line)
+        read = parsed(line)
         if read is None or canonicalize_name(read.name) not in own:
             yield line
-
-
-def _read(line: str) -> Requirement | None:
-    try:
-        return Requirement(line)
-    except InvalidRequirement:
-        return None
 
 
 @functools.lru_cache(2)

@@ -1,4 +1,4 @@
-"""Uploaded modules, packages, and wheels of the user, as one archive sent with the tasks."""
+"""`upload` of clients: modules, packages, and wheels of the user, as one archive sent with the tasks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.errors import UsageError
 from scaler.extensions.environment.uploaded import roots_of
 from scaler.paths import local_path
@@ -22,6 +23,24 @@ _OURS = frozenset({"scaler", "cloudpickle"})
 
 Files = Mapping[str, bytes]
 """Contents by path relative to the import directory, with slashes."""
+
+
+@hiding_frames_of_methods()
+class UploadCalls(TaskCalls):
+    def upload(self, path: str | Path) -> None:
+        """Make a module, a package, or a wheel importable in this client's tasks.
+
+        Applies to tasks submitted from now on, and to their nested tasks. Replaces an earlier upload of the same name.
+
+        Args:
+            path: a `.py` or `.whl` file, or the directory of a package.
+
+        Raises:
+            UsageError: The path is not a module, a package, or a wheel.
+        """
+        self._check_open()
+        files, before = read_upload(path), self._templates.code
+        self._templates.use_code(packed(merged(unpacked(before), files) if before else files))
 
 
 def read_upload(path: str | Path) -> Files:
@@ -40,12 +59,6 @@ def read_upload(path: str | Path) -> Files:
     except OSError as error:
         raise UsageError(f"cannot read {error.filename or str(path)!r}: {error.strerror}") from None
     return _checked(str(path), files)
-
-
-def with_upload(before: bytes, path: str | Path) -> bytes:
-    """Return the archive of earlier uploads (empty for none) with the files at a path added. Raises UsageError."""
-    files = read_upload(path)
-    return packed(merged(unpacked(before), files) if before else files)
 
 
 def merged(before: Files, files: Files) -> Files:

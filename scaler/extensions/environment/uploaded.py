@@ -67,8 +67,8 @@ def _taken(roots: frozenset[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in names}
 
 
-class ArchiveFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules of an archive. Raises SerializationError for invalid bytes."""
+class ArchiveFinder(importlib.abc.SourceLoader):
+    """Finds and loads the modules of an archive. Raises SerializationError for invalid bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -85,33 +85,21 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         del path, target
         if fullname.partition(".")[0] not in self.roots:
             return None
-        base = fullname.replace(".", "/")
-        for name, is_package in ((f"{base}/__init__.py", True), (f"{base}.py", False)):
-            if name in self._names:
-                folders = [ROOT + base] if is_package else None
-                loader = _Loader(self._archive, name)
-                return spec_from_file_location(fullname, ROOT + name, loader=loader, submodule_search_locations=folders)
-        if any(name.startswith(f"{base}/") for name in self._names):
+        base = ROOT + fullname.replace(".", "/")
+        for name, folders in ((f"{base}/__init__.py", [base]), (f"{base}.py", None)):
+            if name.removeprefix(ROOT) in self._names:
+                return spec_from_file_location(fullname, name, loader=self, submodule_search_locations=folders)
+        if any(name.startswith(f"{base}/".removeprefix(ROOT)) for name in self._names):
             spec = ModuleSpec(fullname, None, is_package=True)  # without __init__.py
-            spec.submodule_search_locations = [ROOT + base]
+            spec.submodule_search_locations = [base]
             return spec
         return None
 
-
-def roots_of(names: frozenset[str]) -> frozenset[str]:
-    """Return the names of the top-level modules and packages in an archive with these files."""
-    tops = {name.partition("/")[0] if "/" in name else name.removesuffix(".py") for name in names}
-    return frozenset(top for top in tops if top.isidentifier())
-
-
-class _Loader(importlib.abc.SourceLoader):
-    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
-        self._archive = archive
-        self._name = name
-
     def get_filename(self, fullname: str) -> str:
-        del fullname
-        return ROOT + self._name
+        spec = self.find_spec(fullname, None)
+        assert spec is not None
+        assert spec.origin is not None, "namespace packages have no loader"
+        return spec.origin
 
     def get_data(self, path: str) -> bytes:
         try:
@@ -120,8 +108,14 @@ class _Loader(importlib.abc.SourceLoader):
             raise FileNotFoundError(path) from error
 
     def get_resource_reader(self, fullname: str) -> Any:
-        del fullname
-        return _Resources(zipfile.Path(self._archive, self._name.rpartition("/")[0] + "/"))
+        folder = self.get_filename(fullname).removeprefix(ROOT).rpartition("/")[0]
+        return _Resources(zipfile.Path(self._archive, f"{folder}/"))
+
+
+def roots_of(names: frozenset[str]) -> frozenset[str]:
+    """Return the names of the top-level modules and packages in an archive with these files."""
+    tops = {name.partition("/")[0] if "/" in name else name.removesuffix(".py") for name in names}
+    return frozenset(top for top in tops if top.isidentifier())
 
 
 class _Resources(TraversableResources):

@@ -128,10 +128,11 @@ class StateRestorer(ProcessState):
             if getattr(place, name, None) is change:
                 setattr(place, name, noting)
 
-    def _limit(self, which: int, *limits: object) -> None:
+    def _limit(self, which: int, *limits: object) -> Literal[False]:
         if limits:
             self._limits.setdefault(which, resource.getrlimit(which))
             self.is_spoilt = True
+        return False
 
     def _directory(self, *_: object) -> Restore | None:
         if "directory" in self._undo:
