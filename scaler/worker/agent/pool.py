@@ -20,7 +20,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import Status
-from scaler.worker.agent.environments import EnvironmentTable
+from scaler.worker.agent.processor_table import ProcessorTable
 from scaler.worker.agent.state import (
     CANCELLED,
     DISPATCH_AHEAD_US,
@@ -28,6 +28,7 @@ from scaler.worker.agent.state import (
     PREEMPTED,
     RECALLED,
     WEIGHT,
+    Attempt,
     KillReason,
     KnownSpec,
     PooledProcessor,
@@ -51,7 +52,7 @@ _RAISED = Outcome.EXCEPTION_TO_RETRY
 _WORK_OF = attrgetter("work_us")
 
 
-class ProcessorPool(EnvironmentTable):
+class ProcessorPool(ProcessorTable):
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._max_tasks = config.max_tasks_per_processor or sys.maxsize
@@ -210,17 +211,19 @@ class ProcessorPool(EnvironmentTable):
         # Reserve half of max_suspended_tasks for nested tasks, because their parents cannot finish without them.
         crowd = self.config.max_suspended_tasks // 2
         is_crowded = len(self.processors) > crowd and len(self._in_state(ProcessorState.SUSPENDED)) > crowd
-        choice = self._choice(free) if self.environments else None
+        starting = self._starting() if self.environments else None
+        held: list[Attempt] = []
         sent: dict[int, e.DispatchTasks] = {}
         while free and queue.waiting:
             item = queue.take_nested() if is_crowded else queue.take()
             if item is None:
                 break
-            if choice is None:
+            if starting is None:
                 processor = free[0] if len(free) == 1 else min(free, key=_WORK_OF)
-            elif (chosen := self._choose(choice, item, now)) is not None:
+            elif chosen := self._choose(item, free, starting, now):
                 processor = chosen
             else:
+                held.append(item)
                 continue
             spec = item.spec
             if spec.near:
@@ -247,8 +250,8 @@ class ProcessorPool(EnvironmentTable):
                 self._wear_out(processor, now)
             if not _has_capacity(processor) and processor in free:
                 free.remove(processor)
-        if choice is not None:
-            queue.put_back(choice.held)
+        if held:
+            queue.put_back(held)
 
     def _nearest(
         self, near: str, processor: PooledProcessor, free: list[PooledProcessor], now: float

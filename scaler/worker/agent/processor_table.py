@@ -3,12 +3,18 @@
 A processor whose task waits for its own tasks is *suspended* and lends its slot. After the wait, the processor *waits*
 for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while, because nested tasks arrive
 in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
+
+Processors of several environments take turns in the slots. The scheduler gets tasks back until their environment is
+prepared. A slot goes to the environment of the next task: an idle processor of another environment becomes spare, and a
+spare or a new one takes its place.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
@@ -23,7 +29,19 @@ LONG_PRELOAD_SECONDS = 30.0
 """A preload longer than this is shown as the degraded reason."""
 MAX_FAILED_STARTS = 3
 """Consecutive processors that fail to get ready before the agent exits."""
+MAX_ENVIRONMENTS = 4
+"""Environments kept with their fork servers, besides those in use."""
+FAILED_SECONDS = 30.0
+"""Seconds for which a failure to prepare an environment is the answer to further tasks."""
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
+
+
+@dataclass(slots=True)
+class Environment:
+    is_ready: bool = False
+    failure: str = ""
+    failed_at: float = 0.0
+    failed_starts: int = 0
 
 
 class ProcessorTable(ExecutorBase):
@@ -37,6 +55,8 @@ class ProcessorTable(ExecutorBase):
         self.processors: dict[int, PooledProcessor] = {}
         self._wanted = b""
         """Environment of the last dispatched attempt."""
+        self.environments: dict[bytes, Environment] = {}
+        """The last used ones last."""
 
     def suspended(self) -> set[bytes]:
         lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)
@@ -130,7 +150,8 @@ class ProcessorTable(ExecutorBase):
         self._slots_are_settled = False
 
     def _spares(self, environment: bytes) -> list[PooledProcessor]:
-        return [each for each in self._in_state(ProcessorState.SPARE) if each.environment == environment]
+        spares = self._in_state(ProcessorState.SPARE)
+        return [each for each in spares if each.environment == environment and not each.is_worn]
 
     def _act(self, processor: PooledProcessor, verb: e.ProcessorVerb) -> None:
         self.commands.append(e.ActOnProcessor(processor.number, verb))
@@ -178,11 +199,25 @@ class ProcessorTable(ExecutorBase):
             text = f"the processor that ran the task was terminated: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
-    def _count_failed_start(self, _processor: PooledProcessor, text: str, _now: float) -> None:
-        self._failed_starts += 1
-        self.log(f"a processor could not start: {text}", level="error")
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
+    def _count_failed_start(self, processor: PooledProcessor, text: str, now: float) -> None:
+        """Count a processor that exited before it was ready. Only those without an environment end the worker."""
+        if not processor.environment:
+            self._failed_starts += 1
+            self.log(f"a processor could not start: {text}", level="error")
+            if self._failed_starts >= MAX_FAILED_STARTS:
+                self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
+        elif (known := self.environments.get(processor.environment)) and text != e.SERVER_EXITED:
+            known.failed_starts += 1
+            if known.failed_starts >= MAX_FAILED_STARTS:
+                self._fail(processor.environment, f"no processor with the task's environment can start: {text}", now)
+
+    def _has_started(self, processor: PooledProcessor) -> None:
+        processor.is_ready = True
+        if known := self.environments.get(processor.environment):
+            known.failed_starts = 0
+        elif not processor.environment:
+            self._failed_starts = 0
+            self.show_degraded("")
 
     def _limit_memory(self, excesses: Mapping[int, tuple[Outcome, str, int]]) -> None:
         """Kill processors above a memory limit, even between tasks; then no task is charged."""
@@ -207,3 +242,92 @@ class ProcessorTable(ExecutorBase):
             self._count_failed_start(processor, text, now)
         elif elapsed >= LONG_PRELOAD_SECONDS and not any(each.is_ready for each in self.processors.values()):
             self.show_degraded(f"the preload {preload} has run for more than {LONG_PRELOAD_SECONDS:g} s")
+
+    # -- environments ----------------------------------------------------------------------------------------------
+
+    def admit(self, environment: bytes, items: list[Attempt], now: float) -> list[Attempt]:
+        known = self.environments.pop(environment, None)
+        if known is None or (known.failure and now - known.failed_at > FAILED_SECONDS):
+            known = Environment()
+        self.environments[environment] = known
+        if known.is_ready:
+            return items
+        if known.failure:
+            self._refuse(items, known.failure)
+            return []
+        self.commands.append(e.UseEnvironment(environment, self.functions.get(environment, b"")))
+        self.returned(items, started=False)
+        if len(self.environments) > MAX_ENVIRONMENTS:
+            used = {item.spec.wire.environment for item in self.queue.attempts.values()}
+            unused = [
+                name for name, each in self.environments.items() if (each.is_ready or each.failure) and name not in used
+            ]
+            for name in unused[: len(self.environments) - MAX_ENVIRONMENTS]:
+                self._drop(name)
+        return []
+
+    def _drop(self, environment: bytes) -> None:
+        self._wanted = b""
+        if self.environments.pop(environment).is_ready:
+            for processor in self.processors.values():
+                if processor.environment == environment:
+                    self._enter(processor, ProcessorState.ENDING, processor.since)
+            self.commands.append(e.UseEnvironment(environment, None))
+
+    def _changed(self, change: e.EnvironmentChanged, now: float) -> None:
+        known = self.environments.get(change.environment)
+        if known is None:
+            return
+        if change.is_ready:
+            known.is_ready = True
+        elif known.is_ready:  # its fork server died, so that its next task prepares it again
+            del self.environments[change.environment]
+            self._wanted = b""
+            self.log(f"the fork server of an environment has exited: {change.text}")
+            self.give_back(self._queued(change.environment))
+        else:
+            self._fail(change.environment, change.text, now)
+
+    def _fail(self, environment: bytes, text: str, now: float) -> None:
+        queued = self._queued(environment)
+        self.queue.remove(queued)
+        self._refuse(queued, text)
+        if not any(each.environment == environment and each.dispatched for each in self.processors.values()):
+            self._drop(environment)
+            self.environments[environment] = Environment(failure=text, failed_at=now)
+
+    def _queued(self, environment: bytes) -> list[Attempt]:
+        attempts = self.queue.attempts.values()
+        return [item for item in attempts if not item.executor and item.spec.wire.environment == environment]
+
+    def _starting(self) -> Counter[bytes]:
+        """Return the number of idle processors that are not ready, by environment."""
+        active = self._in_state(ProcessorState.ACTIVE)
+        return Counter(each.environment for each in active if not (each.is_ready or each.dispatched))
+
+    def _choose(
+        self, item: Attempt, free: list[PooledProcessor], starting: Counter[bytes], now: float
+    ) -> PooledProcessor | None:
+        """Return the processor for an attempt, or None if it must wait, and make a slot take up its environment."""
+        self._wanted = environment = item.spec.wire.environment
+        own = [each for each in free if each.environment == environment]
+        best = min(own, key=lambda each: each.work_us, default=None)
+        if best is not None and not best.dispatched:
+            return best
+        if starting[environment]:
+            starting[environment] -= 1
+            return None
+        idle = next((each for each in free if not each.dispatched), None)
+        if idle is None:
+            if best is None:
+                free.clear()  # later attempts must not take the next idle processor
+            return best
+        free.remove(idle)
+        self._enter(idle, ProcessorState.SPARE, now)
+        spare = max(self._spares(environment), key=lambda each: each.since, default=None)
+        other = spare or self._spawn(now, environment)
+        self._enter(other, ProcessorState.ACTIVE, now)
+        if not other.is_ready:
+            return None
+        free.append(other)
+        return other

@@ -9,7 +9,6 @@ import pytest
 from scaler.ids import content_id
 from scaler.protocol import messages as m
 from scaler.protocol.messages import Outcome
-from scaler.worker.agent.environments import FAILED_SECONDS, MAX_ENVIRONMENTS
 from scaler.worker.agent.events import (
     SERVER_EXITED,
     AgentInput,
@@ -19,7 +18,7 @@ from scaler.worker.agent.events import (
     UseEnvironment,
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
-from scaler.worker.agent.processor_table import MAX_FAILED_STARTS
+from scaler.worker.agent.processor_table import FAILED_SECONDS, MAX_ENVIRONMENTS, MAX_FAILED_STARTS
 from tests.unit.worker.story import FUNCTION, Story, task_id
 
 ONE, TWO = content_id(b"one"), content_id(b"two")
