@@ -151,7 +151,8 @@ class EndedTasks:
         batches = self._batches
         batches.append(ended)
         self._rows += len(ended.ids)
-        self._failure_bytes += _failure_bytes(ended)
+        if ended.failure_records:
+            self._failure_bytes += _failure_bytes(ended)
         while self._rows - len(batches[0].ids) >= MAX_REMEMBERED or (
             self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
         ):
@@ -200,7 +201,8 @@ class History(SchedulerPart):
             match change:
                 case TasksEnded():
                     self.ended.add(change)
-                    self._note_failures(change)
+                    if change.failure_records:
+                        self._note_failures(change)
                 case ProcessMeasured():
                     self._measured = change
                 case Told("history", document):
