@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -122,20 +121,3 @@ def append(path: Path, text: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
-
-
-def replace(path: Path, text: bytes) -> None:
-    """Replace a file's content atomically, even if the power fails. On OSError, the file is unchanged."""
-    temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, _FLAGS | os.O_TRUNC, 0o600)
-    try:
-        if os.write(descriptor, text) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(descriptor)
-    except OSError:  # a full disk needs the space
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)

@@ -51,23 +51,28 @@ def require_private(found: os.stat_result, path: Path) -> None:
 
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
     """Write a file of mode 0600 atomically. Raises UsageError, and FileExistsError unless `replace` is set."""
-    temporary = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(file, "w", encoding="utf-8") as writer:  # noqa: PTH123 (of a descriptor)
-                writer.write(text)
-                writer.flush()
-                os.fsync(file)
-            if replace or not _link(temporary, path):
-                temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        write_atomically(path, text, replace=replace)
     except FileExistsError:
         raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_atomically(path: Path, text: str, *, replace: bool) -> None:
+    """Do the same as `write_private`, but raise OSError."""
+    temporary = path.with_name(f".new-{os.urandom(8).hex()}")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(file, "w", encoding="utf-8") as writer:  # noqa: PTH123 (of a descriptor)
+            writer.write(text)
+            writer.flush()
+            os.fsync(file)
+        if replace or not _link(temporary, path):
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
 
 
 def _link(temporary: Path, path: Path) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from scaler.extensions.costs import CostSettings
 from scaler.extensions.costs.core import Saved, SpendingLedger
 from scaler.extensions.interface import Performer
-from scaler.journal.files import replace
 from scaler.scheduler.rooms import Surroundings
+from scaler.security.private_files import write_atomically
 
 NAME = "spending.json"
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class SpendingFile(Performer):
 
     def _replace(self, item: tuple[float, dict[str, Any]], _lost: int) -> None:
         run, document = item
-        replace(self._path, json.dumps(document).encode())
+        write_atomically(self._path, json.dumps(document), replace=True)
         self._saved = run
 
 

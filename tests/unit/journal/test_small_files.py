@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -16,8 +17,9 @@ import pytest
 from scaler.extensions.costs.core import Saved, SpendingLedger
 from scaler.extensions.costs.file import SpendingFile
 from scaler.journal import files
-from scaler.journal.files import FileWriter, replace
+from scaler.journal.files import FileWriter
 from scaler.scheduler.rooms import Surroundings
+from scaler.security.private_files import write_atomically
 from tests.waiting import until
 
 
@@ -72,20 +74,18 @@ def test_closing_does_not_wait_for_a_hung_disk(
     assert caplog.messages == ["the disk took more than 0.01 s: the last records of some files are lost"]
 
 
-def test_files_that_hang_on_opening_delay_no_component(tmp_path: Path) -> None:
-    """Opening a FIFO without a reader blocks, like opening a file on a hung disk."""
-    writer = FileWriter()
+def test_files_on_a_hung_disk_delay_no_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, responds, path = FileWriter(), threading.Event(), tmp_path / "spending.json"
+    monkeypatch.setattr(os, "fsync", lambda _: responds.wait(10))
 
     async def main() -> None:
-        os.mkfifo(tmp_path / "spending.new")
         around = Surroundings(asyncio.get_running_loop(), writer, lambda _document: None, tmp_path)
         SpendingFile(tmp_path, around).perform(Saved(SpendingLedger({}, 0.0, run=5.0), 0.0, 0.0))
 
-    asyncio.run(asyncio.wait_for(main(), 10))
-    path = tmp_path / "spending.new"
-    reader = os.open(path, os.O_RDONLY)  # the disk answers
-    until(lambda: not path.exists())
-    os.close(reader)
+    asyncio.run(main())
+    assert not path.exists()
+    responds.set()
+    until(path.exists)
     writer.close()
 
 
@@ -103,9 +103,9 @@ def file_limit() -> Iterator[None]:
 
 def test_full_disk_keeps_the_last_complete_document(tmp_path: Path) -> None:
     path = tmp_path / "spending.json"
-    replace(path, b"{}")
-    with file_limit(), pytest.raises(OSError, match="No space left"):
-        replace(path, b"x" * 300)
+    write_atomically(path, "{}", replace=True)
+    with file_limit(), pytest.raises(OSError, match="File too large"):
+        write_atomically(path, "x" * 300, replace=True)
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("spending.json", b"{}")]
 
 
@@ -113,14 +113,14 @@ def test_retries_writing_a_document(tmp_path: Path, caplog: pytest.LogCaptureFix
     path = tmp_path / "spending.json"
     path.mkdir()
 
-    def write(text: bytes, _lost: int) -> None:
-        replace(path, text)
+    def write(text: str, _lost: int) -> None:
+        write_atomically(path, text, replace=True)
 
     file = writer.file("state_directory", path, write, only_latest=True)
-    file.put(b"1")
+    file.put("1")
     until(lambda: caplog.records)
     path.rmdir()
-    file.put(b"2")
+    file.put("2")
     writer.close()
     assert path.read_text() == "2"
     assert caplog.messages == [
