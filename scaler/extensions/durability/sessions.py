@@ -36,7 +36,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES
 from scaler.scheduler.core.durability import Durability
-from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, RetainedResult, Task
+from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, Task
 
 MAX_SESSIONS = 10_000
 MAX_LABEL_BYTES = 2048
@@ -364,16 +364,12 @@ class Sessions(Durability):
                 task, _ = session.owed.popitem(last=False)
                 result = client.retained.get(task)
                 if result is not None:  # otherwise, the task runs again
-                    _add(message, task, result)
+                    message.ids.append(task)
+                    message.outcomes.append(result.outcome)
+                    message.payloads.append(result.payload)
+                    message.duration_us.append(0)
                     size += len(result.payload) + _ROW_BYTES
             if message.ids:
                 self._outbox.send_finished(client, message)
                 session.awaited = message.number
             left -= size
-
-
-def _add(message: Finished, task: bytes, result: RetainedResult) -> None:
-    message.ids.append(task)
-    message.outcomes.append(result.outcome)
-    message.payloads.append(result.payload)
-    message.duration_us.append(0)

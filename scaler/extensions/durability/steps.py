@@ -83,10 +83,9 @@ class DurableSteps:
 
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
         """Journal a step. Its commands are performed after the commands of all earlier steps."""
-        if self._held:
-            for item in inputs:
-                if type(item) is Opened:
-                    self._forget(item.peer)
+        if self._held and (opened := {item.peer for item in inputs if type(item) is Opened}):
+            for _, held in self._held:  # commands for earlier sessions of these peers
+                held[:] = [each for each in held if not (isinstance(each, Send | Expel) and each.peer in opened)]
         if commands and isinstance(last := commands[-1], Perform) and last.extension == "durability":
             self.journal.append(to_bytes(last.work))
             del commands[-1]
@@ -101,10 +100,6 @@ class DurableSteps:
                 _log.error("%s", complaint)
         else:
             self._perform(commands)
-
-    def _forget(self, peer: bytes) -> None:
-        for _, commands in self._held:
-            commands[:] = [each for each in commands if not (isinstance(each, Send | Expel) and each.peer == peer)]
 
     def _on_change(self) -> None:
         while self._held and self._held[0][0] <= self.journal.durable:
