@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from scaler.component import Component
 from scaler.errors import UnreachableError
@@ -59,26 +59,20 @@ async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
                     return True
                 await asyncio.sleep(ASK_SECONDS)
     elif term.partner:
-        try:
-            access = ServerAccess(config, Server.SCHEDULER, [config.bind_address])
+        with contextlib.closing(ServerAccess(config, Server.SCHEDULER, [config.bind_address])) as access:
             try:
                 return await greeted(term.partner, access.to_storage, term, ASK_SECONDS) > term.epoch
-            finally:
-                access.close()
-        except UnreachableError as error:
-            _log.warning("whether the other scheduler was promoted is unknown, so this one serves: %s", error)
+            except UnreachableError as error:
+                _log.warning("whether the other scheduler was promoted is unknown, so this one serves: %s", error)
     return False
 
 
 async def _promoted(config: Any, term: Term, component: Component) -> bool:
     from scaler.extensions.standby.standby import Standby  # noqa: PLC0415 (unused without a journal)
 
-    standby = Standby(config, term)
-    stop: asyncio.Future[Any] = asyncio.ensure_future(component.stop.wait())
-    try:
+    with contextlib.closing(Standby(config, term)) as standby:
         component.ready({"standby": standby.address})
-        await asyncio.wait({stop, cast("asyncio.Future[Any]", standby.promoted)}, return_when=asyncio.FIRST_COMPLETED)
-        return standby.promoted.done() and standby.promoted.result() is not None
-    finally:
+        stop: asyncio.Future[Any] = asyncio.ensure_future(component.stop.wait())
+        await asyncio.wait((stop, standby.promoted), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        standby.close()
+        return standby.promoted.done() and standby.promoted.result()

@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 class Standby:
-    """promoted: completes with the new term, with None when the process ends, or with an error."""
+    """promoted: completes with True, or with an error."""
 
     def __init__(self, config: Any, term: Term) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
-        self.promoted: asyncio.Future[Term | None] = self._loop.create_future()
+        self.promoted: asyncio.Future[bool] = self._loop.create_future()
         self._term = term
         self._refused = self._cluster = ""
         self._first = config.standby_of or term.partner
@@ -213,7 +213,7 @@ class Standby:
         self._listener.send(peer, Promoted(self._term.epoch, why, number=question.number))
         await asyncio.sleep(0)  # sends the answer
         if not why and not self.promoted.done():
-            self.promoted.set_result(self._term)
+            self.promoted.set_result(True)
 
     # -- promotion
 
@@ -265,7 +265,7 @@ class Standby:
             elif found is not None and found.standby == self.address and self._loop.time() - since > seconds:
                 why = await self.promote(force=False)
                 if not why:
-                    self.promoted.set_result(self._term)
+                    self.promoted.set_result(True)
                     return
                 _log.error("the lease has expired, but this standby is not promoted: %s", why)
                 since = self._loop.time()

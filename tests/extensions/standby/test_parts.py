@@ -192,7 +192,7 @@ def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_
 
             await soon(is_promoted)
             assert epochs == [0, 2, 2, 2], "it stops before the promoted one serves"
-            standby.promoted.set_result(None)
+            standby.promoted.set_result(True)
             standby.close()
             await soon(lambda: ended)
         assert not any(report.leaves for report in reports)
@@ -217,7 +217,7 @@ def test_running_scheduler_stops_for_its_standby_and_refuses_a_second_one(
             other.close()
             assert await standby.promote(force=False) == ""
             assert stage.stop.is_set()
-            standby.promoted.set_result(None)
+            standby.promoted.set_result(True)
             standby.close()
 
     run(main)
