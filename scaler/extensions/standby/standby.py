@@ -111,6 +111,13 @@ class Standby:
                 case Welcomed(welcome) if self._journal is not None:  # the scheduler does not know this session
                     self._start_over()
                     return
+                case Welcomed(welcome) if self._term.has_copy and not self._term.is_of(welcome.owner_token):
+                    where = self._path.with_name("standby.json")
+                    self._retry_later(
+                        f"{self._first} has lost the journal of which this standby has a copy, or belongs to another "
+                        f"cluster: promote this standby with --force, or remove {where} to follow {self._first}"
+                    )
+                    return
                 case Welcomed(welcome):
                     self._term = self._term._replace(epoch=max(self._term.epoch, welcome.epoch))
                     self._cluster = welcome.owner_token.decode()
@@ -127,10 +134,13 @@ class Standby:
                     if is_wrong and not self._term.has_copy and not self.promoted.done():
                         self.promoted.set_exception(UsageError(text))
                         return
-                    if text != self._refused:
-                        self._refused = text
-                        _log.warning("%s", text)
-                    self._loop.call_later(RETRY_SECONDS, self._retry)
+                    self._retry_later(text)
+
+    def _retry_later(self, why: str) -> None:
+        if why != self._refused:
+            self._refused = why
+            _log.warning("%s", why)
+        self._loop.call_later(RETRY_SECONDS, self._retry)
 
     def _retry(self) -> None:
         if not (self.promoted.done() or self._term.serves):

@@ -346,6 +346,24 @@ def test_schedulers_with_and_without_a_journal_begin_with_the_same_epoch(tmp_pat
     assert epochs == [1, 1], "peers refuse an earlier one after a change of state_directory"
 
 
+def test_standby_keeps_its_copy_if_the_scheduler_has_lost_its_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        first, second = free_addresses(count=2)
+        config = config_of(tmp_path, bind_address=second, standby_of=first)
+        (tmp_path / "scheduler").mkdir(mode=0o700)
+        with answering(first, welcome(1, CLUSTER[::-1]), tmp_path / "first"):
+            standby = Standby(config, Term(1, False, first, True, CLUSTER))
+            await soon(lambda: f"{first} has lost the journal" in caplog.text)
+            assert not (tmp_path / "standby").exists()
+            assert "--force promotes it" in await standby.promote(force=False)
+            assert await standby.promote(force=True) == ""
+            standby.close()
+
+    run(main)
+
+
 def test_promotion_needs_a_copy_and_recovers_one_between_two_renames(tmp_path: Path) -> None:
     async def main() -> None:
         config = config_of(tmp_path, bind_address=free_addresses(count=1)[0])
