@@ -160,6 +160,9 @@ class Stream(Iterator[Any]):
             self._condition.notify_all()
         self.future.cancel()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a stream cannot be sent: pass its values, or the future of its return value")
+
     def __enter__(self) -> Self:
         return self
 

@@ -249,8 +249,15 @@ def stream_inside(most: int) -> int:
         return sum(client.stream(count, most))
 
 
-def test_task_iterates_over_a_stream(client: Client) -> None:
-    assert client.submit(stream_inside, 300).result(SECONDS) == sum(range(300))
+async def stream_inside_coroutine(most: int) -> int:
+    async with AsyncClient() as client:
+        return sum([value async for value in client.stream(count, most)])
+
+
+@pytest.mark.parametrize("function", [stream_inside, stream_inside_coroutine])
+def test_task_iterates_over_a_stream_in_its_own_slot(function: Any) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(function, 300).result(SECONDS) == sum(range(300))
 
 
 def test_futures_and_keyword_arguments_reach_the_generator(client: Client) -> None:
@@ -375,6 +382,11 @@ def test_submitted_generator_is_an_error_that_names_stream(client: Client) -> No
 def test_wrong_option_is_an_error(client: Client, call: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         call(client)
+
+
+def test_stream_as_an_argument_is_an_error(client: Client) -> None:
+    with pytest.raises(SerializationError, match="a stream cannot be sent: pass its values"):
+        client.submit(list, client.stream(count, 3))
 
 
 def test_function_without_values_is_an_error(client: Client) -> None:
