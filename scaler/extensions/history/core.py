@@ -158,7 +158,8 @@ class EndedTasks:
         ):
             oldest = batches.popleft()
             self._rows -= len(oldest.ids)
-            self._failure_bytes -= _failure_bytes(oldest)
+            if oldest.failure_records:
+                self._failure_bytes -= _failure_bytes(oldest)
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
         """Return the batch with the task's last end, and the index there."""
