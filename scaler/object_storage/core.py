@@ -148,7 +148,7 @@ class StorageCore:
             self._commands.append(spill)
         for peer in self._sender.peers():
             self._commands += self._sender.send(peer)
-        damaged = self.objects.take_damaged()
+        damaged, self.objects.damaged = self.objects.damaged, []
         self._forget_persisted(damaged)
         self._cached.dropped(damaged)
         self._commands += map(c.SendToScheduler, self.exchange.take_messages(now, is_awaited=self.can_fetch))
@@ -276,7 +276,8 @@ class StorageCore:
 
     def _status(self, request: int) -> StorageStatus:
         table = self.objects
-        status = StorageStatus(request, len(table), table.used_bytes, self._limits.memory_bytes, table.waiting_gets)
+        waiting = sum(len(peer.waiting) for peer in self._peers.values())
+        status = StorageStatus(request, len(table), table.used_bytes, self._limits.memory_bytes, waiting)
         status.spilled_bytes, status.disk_failure = table.spilling.used_bytes, table.disk_failure
         status.hits, status.misses = self.hits, self.misses
         return status

@@ -75,11 +75,11 @@ class StorageTable:
         self._limit_name = limits.memory_name
         self.used_bytes = 0
         """Bytes in memory, including those reserved for fetches, excluding bodies on disk."""
-        self.waiting_gets = 0
         self.disk_failure = ""
         """Why the disk refuses new objects; empty if it accepts them."""
         self._limit_bytes = limit_of(limits.memory_bytes)
-        self._damaged: list[bytes] = []
+        self.damaged: list[bytes] = []
+        """Objects dropped because their bytes on disk were damaged, until the core takes them."""
         self._reserved: Counter[str | bytes] = Counter()
         self.spilling = Spilling(limits)
         self._records_bytes = 0
@@ -97,15 +97,10 @@ class StorageTable:
     def body(self, object_id: bytes) -> Body | None:
         body = self._objects.get(object_id)
         if body is not None and not body.is_whole():
-            self._damaged.append(object_id)
+            self.damaged.append(object_id)
             self.drop(object_id)
             return None
         return body
-
-    def take_damaged(self) -> list[bytes]:
-        """Return and clear the list of objects dropped because their bytes on disk were damaged."""
-        damaged, self._damaged = self._damaged, []
-        return damaged
 
     def read(self, object_id: bytes) -> Body | None:
         """Like `body`, and marks the body as used."""
@@ -204,7 +199,6 @@ class StorageTable:
     def wait(self, get: WaitingGet) -> None:
         get.peer.waiting[get] = None
         self._add_unfinished(get.message.id).gets[get] = None
-        self.waiting_gets += 1
 
     def take_gets(self, object_id: bytes) -> list[WaitingGet]:
         unfinished = self._unfinished.get(object_id)
@@ -324,7 +318,6 @@ class StorageTable:
             del get.peer.waiting[get]
             del self._unfinished[get.message.id].gets[get]
             self._tidy(get.message.id)
-        self.waiting_gets -= len(gets)
         return gets
 
     def _tidy(self, object_id: bytes) -> None:
