@@ -119,7 +119,10 @@ class StoreLink:
                     if code is not None and code > 0:
                         return None  # the store has logged the reason
                 if self._child is None:
-                    self._start()
+                    variables = {place.CONFIG_VARIABLE: self._config.to_json(), WORKER_CONFIG_VARIABLE: ""}
+                    command = [sys.executable, "-m", "scaler.extensions.data_plane.host"]
+                    with inherited_credential(credential_text()) as (more, descriptors):
+                        self._child = ChildProcess(command, variables | more, pass_fds=descriptors)
                 await asyncio.sleep(_POLL_SECONDS)
         except (ScalerError, OSError) as error:
             _log.warning("this host has no object store, so its workers use the object storage directly: %s", error)
@@ -127,12 +130,6 @@ class StoreLink:
         text = "this host has no object store after %g s, so its workers use the object storage directly"
         _log.warning(text, FIND_SECONDS)
         return None
-
-    def _start(self) -> None:
-        environment = {place.CONFIG_VARIABLE: self._config.to_json(), WORKER_CONFIG_VARIABLE: ""}
-        command = [sys.executable, "-m", "scaler.extensions.data_plane.host"]
-        with inherited_credential(credential_text()) as (variables, descriptors):
-            self._child = ChildProcess(command, environment | variables, pass_fds=descriptors)
 
     async def _end_of(self, pid: int) -> None:
         while True:
