@@ -1,4 +1,4 @@
-"""Runs calls for the HTTP server on workers: functions by name, with JSON results, and scripts."""
+"""Runs calls for the HTTP server on workers: functions by name, with encoded results, and scripts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 
 from scaler.errors import SerializationError, UsageError
 from scaler.extensions.languages.by_name import find_function
+from scaler.extras import require
 from scaler.serialization.exceptions import ShownAsError, dump_exception, user_traceback
 from scaler.worker.processor.calling import finish
 
+JSON, MSGPACK = "application/json", "application/msgpack"
 _POLL_SECONDS = 0.2
 
 
@@ -27,10 +29,14 @@ class ExitCodeError(Exception):
         return f"the script ended with exit code {self.args[0]}"
 
 
-def invoke(function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], returns: bool) -> bytes:
-    """Call a function by name; return its result as JSON, or nothing. is_listed: the operator permits this exact name,
-    not just the functions that its module defines. Raises ShownAsError, which is shown without loading the class of the
-    function's exception."""
+def invoke(
+    function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], media: str
+) -> tuple[str, bytes]:
+    """Call a function by name; return the media type and the encoded result, which is empty without a media type.
+
+    is_listed: the operator permits this exact name, not just the functions that its module defines. Raises
+    ShownAsError, which is shown without loading the class of the function's exception.
+    """
     found = find_function(function)
     home = getattr(found, "__module__", None)
     if not is_listed and home != function.partition(":")[0]:
@@ -42,11 +48,21 @@ def invoke(function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[
         failed.shown = dump_exception(error, user_traceback(error))
         raise failed from None
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode() if returns else b""
-    except (TypeError, ValueError, RecursionError) as error:
-        kinds = "None, bool, int, float, str, list, and dict"
-        text = f"the result ({type(value).__name__}) cannot become JSON: {error}; return {kinds}"
+        return media, encode(value, media) if media else b""
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        kinds = "None, bool, int, float, str, list, dict, and with MessagePack also bytes"
+        text = f"the result ({type(value).__name__}) cannot become {media}: {error}; return {kinds}"
         raise SerializationError(text) from None
+
+
+def encode(value: object, media: str) -> bytes:
+    if media == JSON:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    require("msgpack", MSGPACK)
+    import msgpack  # noqa: PLC0415 (optional)
+
+    packed: bytes = msgpack.packb(value)
+    return packed
 
 
 def run_script(name: str, source: bytes, arguments: Sequence[str]) -> Iterator[tuple[bool, bytes]]:

@@ -18,7 +18,7 @@ from scaler.client.client import Client
 from scaler.client.future import ScalerFuture, end_of
 from scaler.errors import LimitError, RefusedError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
-from scaler.extensions.http.job import ExitCodeError, invoke, run_script
+from scaler.extensions.http.job import JSON, MSGPACK, ExitCodeError, encode, invoke, run_script
 from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig
 from scaler.extensions.streams.asynchronous import AsyncStream
 from scaler.grammar import counted
@@ -92,7 +92,8 @@ class HttpCall:
         self._output = io.StringIO()
         """The last part of the output."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._state, self._result = "", b""
+        self._state, self._result = "", ("", b"")
+        """Media type and content of the result."""
         self._document: View = {"id": identifier, "function": function, "submitted_at": time.time()}
         self.following = asyncio.create_task(self._follow())
 
@@ -102,11 +103,25 @@ class HttpCall:
 
     @property
     def answer(self) -> bytes:
-        document = self._document | {"state": self.state}
-        if self._pieces is not None:
-            text = self.output(0)
-            document |= {"output": text, "cut_characters": self.printed_characters - len(text)}
-        return dump(document)[:-1] + (b',"result":%s}' % self._result if self._result else b"}")
+        """This call as JSON, without a result in MessagePack."""
+        media, result = self._result
+        return dump(self._shown())[:-1] + (b',"result":%s}' % result if media == JSON else b"}")
+
+    @property
+    def packed(self) -> bytes:
+        """This call in MessagePack; empty unless its result is in MessagePack."""
+        media, result = self._result
+        if media != MSGPACK:
+            return b""
+        head = encode(self._shown(), MSGPACK)  # a map with a few keys, whose number is in the first byte
+        return bytes([head[0] + 1]) + head[1:] + encode("result", MSGPACK) + result
+
+    def _shown(self) -> View:
+        if self._pieces is None:
+            return self._document | {"state": self.state}
+        text = self.output(0)
+        cut = {"output": text, "cut_characters": self.printed_characters - len(text)}
+        return self._document | {"state": self.state} | cut
 
     async def _follow(self) -> None:
         if self._pieces is not None:
@@ -119,7 +134,7 @@ class HttpCall:
         await end_of(self.future).wait()
         self._state, self._result, more = await asyncio.to_thread(_outcome, self.future)
         self._document |= more
-        self.ended_at, self.size = time.monotonic(), len(self.answer)
+        self.ended_at, self.size = time.monotonic(), len(self.packed or self.answer)
 
     def add(self, data: bytes) -> None:
         self._output.seek(0, io.SEEK_END)
@@ -135,14 +150,14 @@ class HttpCall:
         return self._output.read()
 
 
-def _outcome(future: ScalerFuture) -> tuple[str, bytes, View]:
+def _outcome(future: ScalerFuture) -> tuple[str, tuple[str, bytes], View]:
     """Return the state, the result, and further values of the document. Loads the result, so it needs a thread."""
     more: View = {}
     try:
         result = future.result()
-        return ("done", result, {}) if isinstance(result, bytes) else ("done", b"", {"exit_code": 0})
+        return ("done", result, {}) if isinstance(result, tuple) else ("done", ("", b""), {"exit_code": 0})
     except CancelledError:
-        return "cancelled", b"", {}
+        return "cancelled", ("", b""), {}
     except ShownAsError as error:
         kind, text, traceback, _ = unpack_exception(error.shown)
     except BaseException as error:  # noqa: BLE001 (of the task; SystemExit would end the server)
@@ -150,7 +165,7 @@ def _outcome(future: ScalerFuture) -> tuple[str, bytes, View]:
         found = remote_traceback(error)
         traceback = "" if found is None else found.text
         more = {"exit_code": error.args[0]} if isinstance(error, ExitCodeError) else {}
-    return "failed", b"", more | {"problem": {"type": kind, "message": text, "traceback": traceback}}
+    return "failed", ("", b""), more | {"problem": {"type": kind, "message": text, "traceback": traceback}}
 
 
 class ClientKey:
@@ -166,12 +181,12 @@ class ClientKey:
         self.streams = 0
         self.calls: dict[str, HttpCall] = {}
 
-    async def submit(self, is_listed: bool, asked: CallRequest) -> HttpCall:
-        """Submit the call of a request. Raises ScalerError and TypeError."""
+    async def submit(self, is_listed: bool, asked: CallRequest, media: str) -> HttpCall:
+        """Submit the call of a request. media: media type of the result. Raises ScalerError and TypeError."""
         session, key = asked.session, asked.key or secrets.token_hex(8)
         client = await self._connected(session)
         labels: dict[str, Any] = {"key": key, "tag": TAG} if session else {}
-        given = asked.function, is_listed, asked.args, asked.kwargs, True
+        given = asked.function, is_listed, asked.args, asked.kwargs, media
         future = client.submit_verbose(invoke, given, name=asked.function, **labels, **asked.options)
         known = self.calls.get(identifier := f"{session}.{key}" if session else future.task_id.hex())
         return known if known and known.future is future else self._add(identifier, asked.function, future)

@@ -82,7 +82,7 @@ class ScheduleRunner:
         try:
             rows = [row for row in await client.ask(_runs) if _time_of(schedule.name, row.key)]
             unfinished = [row.key for row in rows if row.outcome == UNFINISHED]
-            given = schedule.call, True, schedule.args, schedule.kwargs or {}, False
+            given = schedule.call, True, schedule.args, schedule.kwargs or {}, ""
             if key in (row.key for row in rows):
                 return
             if unfinished:

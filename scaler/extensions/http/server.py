@@ -22,9 +22,11 @@ from scaler._version import __version__
 from scaler.component import Component, run_component
 from scaler.config.addresses import is_open_to_others
 from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError, UsageError
+from scaler.extensions.http.job import JSON, MSGPACK
 from scaler.extensions.http.keys import CallRequest, ClientKey, HttpCall, JobRequest, SessionRefusedError, token_of
 from scaler.extensions.http.schedules import ScheduleRunner
 from scaler.extensions.http.settings import SCHEDULES, TOKEN_FILE, HttpConfig, permission_of, schedules_of
+from scaler.extras import require
 from scaler.logs import RateLimitedLog
 from scaler.monitor.rows import View, object_schema, schema_of
 from scaler.monitor.tables import Parameter, number, values_of
@@ -37,7 +39,6 @@ from scaler.net.access import Access
 from scaler.protocol.messages import Role
 from scaler.security.credential import load_credential
 
-JSON = "application/json"
 METHODS = "GET", "POST", "DELETE"
 OPENAPI = "/v1/openapi.json"
 WAIT = number("wait", "Maximum seconds to wait for the end.", "number", 0, 60, 0.0)
@@ -89,7 +90,8 @@ class Api:
             raise UsageError(f"sessions with names like {SCHEDULES}* belong to schedules: choose another name")
         if body.key and not body.session:
             raise UsageError("a key needs a session: add the name of a durable session")
-        return await _answer(request, await request.state.key.submit(is_listed, body))
+        media = MSGPACK if MSGPACK in request.headers.get("accept", "") else JSON
+        return await _answer(request, await request.state.key.submit(is_listed, body, media))
 
     async def post_job(self, request: Request) -> Response:
         if not self._config.allow_jobs:
@@ -127,12 +129,25 @@ class Api:
             data += part
             if len(data) > most:
                 raise HTTPException(413, f"the request has more than {most} bytes (max_body_bytes)")
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
+            if media == MSGPACK:
+                return model.model_validate(_unpacked(data))
             return model.model_validate_json(bytes(data))
         except ValidationError as error:
             first, known = error.errors(include_url=False, include_input=False)[0], ", ".join(model.model_fields)
             where = ".".join(map(str, first["loc"][:2])) or "the request"
             raise UsageError(f"{where}: {first['msg']} (the request must be an object with fields {known})") from None
+
+
+def _unpacked(data: bytearray) -> Any:
+    require("msgpack", MSGPACK)
+    import msgpack  # noqa: PLC0415 (optional)
+
+    try:
+        return msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the request is not valid {MSGPACK}: {error}") from None
 
 
 async def _found(request: Request) -> HttpCall:
@@ -147,7 +162,8 @@ async def _found(request: Request) -> HttpCall:
 async def _answer(request: Request, call: HttpCall) -> Response:
     await asyncio.wait([call.following], timeout=request.state.wait)
     headers = {"Location": f"/v1/calls/{call.id}"} if request.method == "POST" else None
-    return Response(call.answer, 200 if call.ended_at else 202, headers, JSON)
+    packed = call.packed
+    return Response(packed or call.answer, 200 if call.ended_at else 202, headers, MSGPACK if packed else JSON)
 
 
 async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterator[bytes]:
@@ -215,7 +231,8 @@ def openapi() -> View:
             "responses": {status: {"description": of, "content": found} for status, (of, found) in answers.items()},
         }
         if each.body:
-            shown["requestBody"] = {"required": True, "content": {JSON: {"schema": each.body.model_json_schema()}}}
+            schema = {"schema": each.body.model_json_schema()}
+            shown["requestBody"] = {"required": True, "content": {JSON: schema, MSGPACK: schema}}
     schemes = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
     info = {"title": "Scaler: calls and jobs", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": schemes, "security": [{"token": []}]}

@@ -40,6 +40,9 @@ def fail(text):
 def today():
     return {"today": [datetime.date(2026, 11, 30)]}
 
+def pairs():
+    return {(1, 2): b"3"}
+
 def raw():
     return {"bytes": b"abc"}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import httpx
+import msgpack
 import psutil
 import pytest
 
@@ -20,6 +21,7 @@ from tests.extensions.http.server_rig import SECONDS, Server, events_of
 from tests.waiting import until, within
 
 pytestmark = pytest.mark.timeout(120)
+PACKED = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,28 @@ def test_result_that_json_lacks_names_its_type(server: Server, function: str, re
     problem = server.call(function)["problem"]["message"]
     assert reason in problem
     assert "return None, bool, int" in problem
+
+
+def test_messagepack_carries_bytes_both_ways(server: Server) -> None:
+    body = msgpack.packb({"function": "http_functions:double", "args": [b"\xff"]})
+    answer = server.alice.post("/calls?wait=20", content=body, headers=PACKED)
+    assert answer.headers["content-type"] == "application/msgpack"
+    assert msgpack.unpackb(answer.content)["result"] == b"\xff\xff"
+    again = server.alice.get(f"/calls/{msgpack.unpackb(answer.content)['id']}")
+    assert msgpack.unpackb(again.content)["result"] == b"\xff\xff"
+
+
+def test_messagepack_result_has_keys_of_any_type(server: Server) -> None:
+    body = msgpack.packb({"function": "http_functions:pairs"})
+    answer = server.alice.post("/calls?wait=20", content=body, headers=PACKED)
+    found = msgpack.unpackb(answer.content, strict_map_key=False, use_list=False)
+    assert (found["state"], found["result"]) == ("done", {(1, 2): b"3"})
+
+
+def test_malformed_messagepack_gives_400(server: Server) -> None:
+    wrong = msgpack.packb({"function": "operator:truediv", "kwargs": {1: 2}})
+    for body in (b"\xc1", b"\x91" * 5000, b"\x80\x80", wrong):
+        assert server.alice.post("/calls", content=body, headers=PACKED).status_code == 400
 
 
 def test_calls_count_for_the_key_of_the_token(server: Server) -> None:
