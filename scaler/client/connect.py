@@ -8,8 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
@@ -35,25 +34,10 @@ class _Thread(threading.local):
 this_thread = _Thread()
 
 
-class RunningTask(Protocol):
-    """A client's view of its processor; see `worker.processor.context.ProcessorContext`."""
-
-    task_id: bytes
-    uploaded_code: Callable[[], bytes]
-    on_client: list[Callable[[Any], object]]
-
-    @property
-    def is_suspended(self) -> bool: ...
-
-    def blocked(self) -> AbstractContextManager[None]: ...
-
-
-def processor() -> RunningTask | None:
+def processor() -> Any:
+    """Return the `ProcessorContext` of this processor, or None elsewhere."""
     module = sys.modules.get("scaler.worker.processor.context")  # imported by a processor
-    if module is None:
-        return None
-    context: RunningTask | None = module.current()
-    return context
+    return None if module is None else module.current()
 
 
 def is_inside_task() -> bool:
@@ -64,7 +48,7 @@ def is_inside_task() -> bool:
 
 def uploaded_code() -> bytes:
     context = processor()
-    return b"" if context is None else context.uploaded_code()
+    return b"" if context is None else bytes(context.uploaded_code())
 
 
 def opened(
