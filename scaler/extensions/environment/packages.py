@@ -13,9 +13,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from inspect import getattr_static
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from scaler.processes import after_fork
@@ -100,7 +99,7 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        with suppress(Exception):  # inspecting may run user code
+        with contextlib.suppress(Exception):  # inspecting may run user code
             _look_into(value, found, pending)
     return {name for name in found if name and name not in _KNOWN}
 
@@ -108,10 +107,8 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
 def _look_into(value: Any, found: set[str], pending: list[Any]) -> None:
     if isinstance(value, functools.partial):
         pending += [value.func, *(each for each in value.args if callable(each))]
-    elif isinstance(value, MethodType):
-        pending.append(value.__func__)
-    elif isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 (no public name)
-        pending.append(value.__wrapped__)
+    elif isinstance(value, MethodType | functools._lru_cache_wrapper):  # noqa: SLF001 (no public name)
+        pending.append(value.__func__ if isinstance(value, MethodType) else value.__wrapped__)
     elif isinstance(value, ModuleType):
         found.add(_top(value.__name__))
     elif type(several := getattr_static(value, "functions", None)) is list:  # for a chunk of a graph's nodes
@@ -121,7 +118,11 @@ def _look_into(value: Any, found: set[str], pending: list[Any]) -> None:
         top = _top(str(getattr(named, "__module__", "") or ""))
         found.add(top)
         if isinstance(value, FunctionType) and (top == "__main__" or not version_of(top)):
-            found.update(map(_top, _imports(value.__code__)))
+            for code in codes_in(value.__code__):
+                if _IMPORT in code.co_code[::2]:
+                    found.update(
+                        _top(str(each.argval)) for each in dis.get_instructions(code) if each.opcode == _IMPORT
+                    )
             pending += _mentions(value)
 
 
@@ -134,12 +135,6 @@ def _mentions(function: FunctionType) -> Iterator[Any]:
     for name in names_in(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name]
-
-
-def _imports(code: CodeType) -> Iterator[str]:
-    for each in codes_in(code):
-        if _IMPORT in each.co_code[::2]:
-            yield from (str(found.argval) for found in dis.get_instructions(each) if found.opcode == _IMPORT)
 
 
 def _top(name: str) -> str:

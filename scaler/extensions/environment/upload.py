@@ -16,7 +16,6 @@ from scaler.paths import local_path
 MAX_UPLOAD_BYTES = 256 * 1024 * 1024
 """Limit (bytes) for all files together, because each processor keeps them in memory."""
 _COMPILED = (".so", ".pyd", ".dylib")
-_LEFT_OUT = ("__pycache__",)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Modification time of all files, so that equal contents yield equal archives."""
 _OURS = frozenset({"scaler", "cloudpickle"})
@@ -85,10 +84,9 @@ def unpacked(data: bytes) -> Files:
 
 
 def _of_folder(source: Path) -> dict[str, bytes]:
-    paths = {each.relative_to(source): each for each in sorted(source.rglob("*")) if each.is_file()}
-    for short in list(paths):
-        if any(part.startswith(".") or part in _LEFT_OUT for part in short.parts):
-            del paths[short]
+    found = {each.relative_to(source): each for each in sorted(source.rglob("*")) if each.is_file()}
+    hidden = ".", "__pycache__"
+    paths = {short: each for short, each in found.items() if not any(part.startswith(hidden) for part in short.parts)}
     _check_size(repr(str(source)), sum(each.stat().st_size for each in paths.values()))
     return {f"{source.resolve().name}/{short.as_posix()}": each.read_bytes() for short, each in paths.items()}
 
