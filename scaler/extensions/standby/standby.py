@@ -206,7 +206,8 @@ class Standby:
         if hello.role is m.Role.ADMIN:
             return m.Welcome(False, 1, self.config.client_timeout_seconds, RETRY_SECONDS, epoch=self._term.epoch)
         what = f"a standby of {self._first}" if self.config.standby_of else "not the scheduler any more"
-        text = f"{self.address} is {what}: connect to {self._first}, or give both addresses, separated by a comma"
+        where = self._first or "its successor"
+        text = f"{self.address} is {what}: connect to {where}, or give both addresses, separated by a comma"
         return m.Refused(m.RefusalReason.STANDBY, text)
 
     def _on_events(self, events: list[ListenerEvent]) -> None:

@@ -29,7 +29,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.protocol import messages as m
 from tests.integration.free_ports import free_addresses
-from tests.integration.settings_rig import Stage, on_a_scheduler
+from tests.integration.settings_rig import Peer, Stage, on_a_scheduler
 from tests.waiting import soon
 
 B = "tcp://b:1"
@@ -370,6 +370,10 @@ def test_promotion_needs_a_copy_and_recovers_one_between_two_renames(tmp_path: P
         write_term(config, Term(1, False, "", True))
         standby = Standby(config, Term(1, False, "", True))
         assert "it has no complete copy" in await standby.promote(force=True)
+        peer = Peer(standby.address, m.Role.CLIENT, m.ClientDetails("c"))
+        refused = await peer.until(lambda: peer.refused)
+        assert "not the scheduler any more: connect to its successor, or give both addresses" in refused.text
+        peer.connector.close()
         standby.close()
         (tmp_path / "scheduler.earlier").mkdir()
         standby = Standby(config, Term(1, False, "", True))
