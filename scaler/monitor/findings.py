@@ -10,7 +10,7 @@ from math import inf
 
 from scaler.grammar import called, counted, listed, sized, timed
 from scaler.median import median
-from scaler.monitor.cluster_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, Status, TaskRow
+from scaler.monitor.cluster_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
 from scaler.monitor.data_rows import NetworkRow
 from scaler.monitor.model import Model
 from scaler.texts import pattern
@@ -165,23 +165,23 @@ def _full_managers(window: _Window) -> list[FindingRow]:
     ready = sum(row.ready for row in last.waiting if not row.capabilities)
     seconds = ready / window.per_second if window.per_second > 0 else inf
     oldest = max((row.age_seconds for row in last.waiting if row.ready and not row.capabilities), default=0.0)
-    slots = {row.id: row.running * row.unit_slots for row in managers}
-    are_full = bool(managers) and len(managers) >= last.totals.managers
-    are_full = are_full and all(
-        not (row.pending or row.trouble) and 0 < row.max_slots < slots[row.id] + row.unit_slots and row.unit_slots > 0
-        for row in managers
-    )
+    are_full = bool(managers) and len(managers) >= last.totals.managers and all(map(_is_full, managers))
     is_short = ready > 0 and all(each.tasks.ready > 0 for each in window.states) and window.is_steady
     if not (are_full and is_short and seconds >= QUEUE_SECONDS and oldest >= WAIT_SECONDS) or last.spending.reached:
         return []
     wait = (
         f"enough for {timed(seconds)} at the current rate" if window.per_second > 0 else f"none ended in {window.past}"
     )
-    limits = listed([f"{row.id} {slots[row.id]:,} of {row.max_slots:,}" for row in managers], 3)
+    limits = listed([f"{row.id} {row.running * row.unit_slots:,} of {row.max_slots:,}" for row in managers], 3)
     text = f"{counted(ready, 'task')} wait for a slot, {wait}. Slot limits of worker managers are reached: {limits}."
     advice = "Raise max_task_concurrency if the machine or the account has capacity, or start another worker manager."
     lost = float(min(ready, window.slots))
     return [FindingRow("managers_full", managers[0].id, text, advice, "docs/settings.md", lost)]
+
+
+def _is_full(row: ManagerRow) -> bool:
+    slots = row.running * row.unit_slots
+    return not row.pending and not row.trouble and 0 < row.max_slots < slots + row.unit_slots and row.unit_slots > 0
 
 
 def _slow_inputs(window: _Window) -> Iterator[FindingRow]:
