@@ -137,15 +137,9 @@ def make_keeper(frame: Any) -> Any:
     return part(keepers[-1])(frame) if keepers and frame.config.state_directory else None
 
 
-class NoPolicy:
-    allocation = None
-
-    def close(self) -> None: ...
-
-
 def make_policy(config: SchedulerConfig, step: Callable[[Sequence[Input]], None]) -> Any:
-    """Return the object that asks a scaling policy."""
-    return _first("policy", config.extensions, config, step) or NoPolicy()
+    """Return the object that asks a scaling policy, or None."""
+    return _first("policy", config.extensions, config, step)
 
 
 def make_scaling(allocation: Any = None, changes: tuple[str, ...] = ()) -> Scaling:

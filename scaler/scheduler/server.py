@@ -107,7 +107,7 @@ class SchedulerServer:
         self._policy = make_policy(config, self.step)
         self._kept = make_keeper(self)
         self.rooms = make_rooms(config)
-        scaling = make_scaling(self._policy.allocation, config.extensions)
+        scaling = make_scaling(getattr(self._policy, "allocation", None), config.extensions)
         self._core = SchedulerCore(config, self.loop.time(), scaling, self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
         self.access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
@@ -147,7 +147,8 @@ class SchedulerServer:
         }
 
     def close(self) -> None:
-        self._policy.close()
+        if self._policy is not None:
+            self._policy.close()
         self._look()
         self._look_timer.cancel()
         self.observe([Noted("ended")])

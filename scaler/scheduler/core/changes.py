@@ -71,9 +71,6 @@ class TasksEnded:
     run_groups: list[Group] = field(default_factory=list)
     run_states: list[TaskState] = field(default_factory=list)
     """Final state of the tasks of each run."""
-    last_group: Group | None = None
-    """Group of the last run; likewise `last_state`."""
-    last_state: TaskState | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

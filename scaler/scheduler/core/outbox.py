@@ -63,11 +63,11 @@ class Outbox:
             results = self._results[client] = _Results(message, ended)
         else:
             message, ended = results.message, results.ended
-        if group is not ended.last_group or task.state is not ended.last_state:
+        groups, states = ended.run_groups, ended.run_states
+        if not groups or group is not groups[-1] or task.state is not states[-1]:
             ended.run_starts.append(len(message.ids))
-            ended.run_groups.append(group)
-            ended.run_states.append(task.state)
-            ended.last_group, ended.last_state = group, task.state
+            groups.append(group)
+            states.append(task.state)
         if outcome or task.errors is not None:
             ended.failure_records[len(message.ids)] = FailureRecord.of(
                 task, payload if outcome else b"", self.called.get(task.id, NO_CALLS)

@@ -507,15 +507,6 @@ class WorkerProgress:
     has_begun: bool = False
     """Whether a task has run. Until then, processors may still be starting."""
 
-    def note(self, now: float, healthy: bool) -> None:
-        """Record results. healthy: a task's own code ran to completion, so the worker is healthy."""
-        if healthy:
-            self.failures_in_row = 0
-            self.has_begun = True
-        self.is_stalled = False
-        self.at = now
-        self.checks_without = 0
-
     def check(self, now: float, *, is_recalled: bool) -> bool:
         """Return whether several checks in a row found no progress, which stops prefetching."""
         self.checks_without = 0 if now - self.at < CHECK_SECONDS else self.checks_without + 1
@@ -682,7 +673,9 @@ class Worker(PeerRecord):
         if any(each.initialized and each.running for each in heartbeat.processors):
             self.progress.has_begun = True
 
-    def note_done(self, done: Done, now: float) -> None:
+    def note_done(self, done: Done, now: float, own_now: float) -> None:
+        """Record that results arrived. now, own_now: by the clock, and core time."""
+        self.progress.at, self.progress.checks_without, self.progress.is_stalled = own_now, 0, False
         if not done.lanes:
             return
         costs = done.inputs_us, done.inputs_bytes

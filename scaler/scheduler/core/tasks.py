@@ -316,9 +316,9 @@ class Tasks:
         self._batch = batch
         worker_tasks = worker.tasks
         self._outbox.called = calls_of(message) if message.calls else {}
-        healthy = False
+        healthy = False  # whether a task's own code ran to completion
         measured: dict[Timing, None] = {}
-        worker.note_done(message, self._state.now)
+        worker.note_done(message, self._state.now, now)
         columns = zip(
             count(),
             message.ids,
@@ -363,7 +363,8 @@ class Tasks:
             self._paces.measured(worker.id, timing, *timing.refresh())
         self._batch, self._outbox.called = NO_BATCH, {}
         batch.settle()
-        worker.progress.note(now, healthy)
+        if healthy:
+            worker.progress.failures_in_row, worker.progress.has_begun = 0, True
 
     def _stored(self, worker: Worker, task: Task, outcome: int, payload: bytes) -> tuple[int, bytes]:
         """Record where a result is stored. Returns the outcome and the payload, which are replaced if the id is
