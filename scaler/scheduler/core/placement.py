@@ -273,7 +273,7 @@ class Placement:
         claims, is_stalled = worker.claims, worker.progress.is_stalled
         count = len(tasks) - len(worker.blocked) + claims.extra
         load = worker.load if count else 0.0
-        full_load = worker.full_load(load, count)
+        full_load = worker.full_load(load, count) if count + share > slots else math.inf  # not needed for free slots
         is_restricted = needs.is_limited or self._ready.turns.is_shared
         has_preferred = len(queue.preferred) > 0
         take = queue.taker(worker, now) if has_preferred else queue.take

@@ -363,8 +363,8 @@ class Tasks:
             self._paces.measured(worker.id, timing, *timing.refresh())
         self._batch, self._outbox.called = NO_BATCH, {}
         batch.settle()
-        if healthy:
-            worker.progress.failures_in_row, worker.progress.has_begun = 0, True
+        worker.progress.failures_in_row *= not healthy
+        worker.progress.has_begun |= healthy
 
     def _stored(self, worker: Worker, task: Task, outcome: int, payload: bytes) -> tuple[int, bytes]:
         """Record where a result is stored. Returns the outcome and the payload, which are replaced if the id is
