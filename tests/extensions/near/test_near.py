@@ -103,6 +103,25 @@ def test_task_waits_for_a_busy_worker_with_its_name_rather_than_filling_another_
         cluster.run(2.0)
 
 
+def test_scheduler_wakes_when_a_task_has_waited_for_the_gain() -> None:
+    cluster = Caches(2)
+    worker = warm(cluster)
+    cluster.seconds_of[""] = 0.0, 0.5
+    cluster.send("", needs=pinned(cluster.peer(worker).hex()))
+    cluster.run(SOON)
+    before = cluster.now
+    cluster.send("x")
+    assert names(cluster).again_at == pytest.approx(before + GAIN, abs=SOON)
+
+
+def test_mean_duration_follows_a_longer_task_by_a_quarter() -> None:
+    cluster = Caches(1)
+    warm(cluster)
+    cluster.seconds_of["x"] = FIRST, LATER + 0.4
+    cluster.seconds_until(cluster.send("x"))
+    assert names(cluster).names[NEAR + "x"].later == pytest.approx(LATER + 0.1, rel=1e-3)
+
+
 def test_tasks_that_would_wait_longer_than_the_gain_go_elsewhere_at_once() -> None:
     cluster = Caches(2)
     worker = warm(cluster)

@@ -46,6 +46,10 @@ def test_only_workers_that_fit_will_start_a_task() -> None:
     assert name.startable(task(fits=False), 0.35, 0.0) == 0
 
 
+def test_worker_with_several_slots_starts_more_tasks_in_the_same_time() -> None:
+    assert Name({worker(0, slots=2): None}, later=0.1).startable(task(), 0.36, 0.0) == 8
+
+
 def test_queued_task_moves_to_an_idle_worker_that_has_its_name_too() -> None:
     names, busy, idle = Names(), worker(2, load=0.3), worker(0)
     names.names["near:x"] = Name({busy: None}, first=1.0, later=0.1)
