@@ -177,7 +177,8 @@ class Gangs(SchedulerPart, GangRules):
     def _wait(self, queue: ReadyQueue, gang: LiveGang) -> None:
         now, first = self.cluster.now, queue.first()
         gang.since = min(gang.since, now)
-        if self._kept_for is queue and not all(map(self._is_here, self.kept)):
+        workers = self.cluster.workers
+        if self._kept_for is queue and not all(each.is_willing and workers.get(each.id) is each for each in self.kept):
             self._release()
         is_due = now >= max(gang.since + RESERVE_AFTER_SECONDS, self._again_at)
         if is_due and (self._kept_for is None or queue.first_rank < self._kept_for.first_rank):
@@ -187,9 +188,6 @@ class Gangs(SchedulerPart, GangRules):
                 self._wait_for_limits(queue, self.cluster.own_time(now))  # in their key's maximum
             if not (tasks and self._reserve(queue, gang.seconds)):
                 gang.since = now  # compare all workers again later, not in every step
-
-    def _is_here(self, worker: Worker) -> bool:
-        return worker.is_willing and self.cluster.workers.get(worker.id) is worker
 
     def _reserve(self, queue: ReadyQueue, seconds: float) -> bool:
         """Reserve workers with enough slots, the least loaded first. Returns whether the connected workers suffice."""

@@ -61,6 +61,11 @@ class Candidate:
     def width(self) -> float:
         return width_of(self.task.group)
 
+    @property
+    def may_stop(self) -> bool:
+        worker = self.worker  # a task queued behind the stopped one would start instead
+        return worker.is_willing and worker.busy <= worker.slots and self.task.id not in worker.blocked
+
     def left_seconds(self, now: float) -> float:
         """Return how much longer the task is expected to run. Without a measurement, as long as so far."""
         ran, timing = now - self.began_at, self.task.group.timing
@@ -170,7 +175,9 @@ class Preemption:
         waits: dict[bool, float] = {}
         for each in fitting:
             lower, ran = each.task.group.rank[0] - group.rank[0], now - each.began_at
-            gains, loses = _apart(gainer, self._user_of(each.task.group))
+            loser = self._user_of(each.task.group)
+            gains = [user for user in gainer.line() if user not in loser.line()]
+            loses = [user for user in loser.line() if user not in gainer.line()]
             if each.ahead is not None or lower < 0 or (not lower and not self._is_owed(gains, loses, group, each)):
                 continue
             reason = group, lower > 0
@@ -178,14 +185,16 @@ class Preemption:
             least = LEAST_SECONDS * 2 ** min(self.stops[each.task.id], 64)
             patience, soon = PATIENCE_SECONDS, SOON_SECONDS
             if not lower:
-                patience, soon = _patience(in_turn=newest[loses[-1]] > arrived_at + PERIOD_SECONDS)
+                patience, soon = SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS
+                if newest[loses[-1]] > arrived_at + PERIOD_SECONDS:  # after the ready task had arrived
+                    patience = soon = IN_TURN_SECONDS
                 soon, least = max(ran, soon), min(least, MOST_FOR_SHARES)
             if reason[1] not in waits:
                 others = (
                     x for x in fitting if x.ahead is None and (lower or self._user_of(x.task.group) is not gainer)
                 )
                 waits[reason[1]] = min((x.left_seconds(now) for x in others), default=0.0)
-            if waited >= patience and waits[reason[1]] >= soon and ran >= least and _may_stop(each):
+            if waited >= patience and waits[reason[1]] >= soon and ran >= least and each.may_stop:
                 if not lower:
                     self._give(gains[-1], loses[-1], each, now)
                 waits.clear()
@@ -236,24 +245,6 @@ class Preemption:
         for user in (owner := self._user_of(group)).line():
             self._slots[user] += gained
             self._standings[user] += owner.mean_seconds * gained / user.share.weight
-
-
-def _patience(*, in_turn: bool) -> tuple[float, float]:
-    """Return the wait before a stop for a share, and the wait that it must save. in_turn: the loser got its slot after
-    the ready task had arrived."""
-    return (IN_TURN_SECONDS, IN_TURN_SECONDS) if in_turn else (SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS)
-
-
-def _apart(gainer: User, loser: User) -> tuple[list[User], list[User]]:
-    """Return two owners, each with its keys and groups that the other does not have."""
-    gains, loses = [*gainer.line()], [*loser.line()]
-    return [each for each in gains if each not in loses], [each for each in loses if each not in gains]
-
-
-def _may_stop(candidate: Candidate) -> bool:
-    worker = candidate.worker
-    # A task queued behind the stopped task would start instead.
-    return worker.is_willing and worker.busy <= worker.slots and candidate.task.id not in worker.blocked
 
 
 def _fits(queue: ReadyQueue, candidate: Candidate) -> bool:
