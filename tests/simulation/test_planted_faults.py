@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "unuse",
         "entry.uses -= 1",
         "entry.uses -= 0",
-        "counted wrong",
+        "the count of uses of function",
     ),
     "needs are ignored when workers are chosen": (
         WorkerPools,
@@ -151,7 +151,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "claim",
         "if left == UNITS_PER_ONE",
         "if True",
-        "given away twice|are taken of a stock of",
+        "a gpu is assigned twice|are taken of a stock of",
     ),
     "a task that needs two slots occupies one": (
         Claims,
@@ -165,7 +165,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "client_left",
         "self._cancel(task)",
         "pass",
-        "a task of a terminated client is not recalled to run again",
+        "the running tasks of a departed client are recalled",
     ),
 }
 
