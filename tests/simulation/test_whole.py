@@ -11,7 +11,6 @@ from scaler.scheduler.core.cluster import ObjectTable
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.state import PooledProcessor
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import run
@@ -48,8 +47,8 @@ FAULTS: dict[str, Fault] = {
         ProcessorPool, "_take_results", "at += size", "at += 0", "own value"
     ),
     "an agent counts a page's results twice": Fault(
-        PooledProcessor,
-        "new_rows",
+        ProcessorPool,
+        "_take_results",
         "2**32 if sent else max(taken, len(results.rows))",
         "0",
         "no task or client needs|once|wait",
