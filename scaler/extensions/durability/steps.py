@@ -83,9 +83,8 @@ class DurableSteps:
 
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
         """Journal a step. Its commands are performed after the commands of all earlier steps."""
-        if self._held and (opened := {item.peer for item in inputs if type(item) is Opened}):
-            for _, held in self._held:  # commands for earlier sessions of these peers
-                held[:] = [each for each in held if not (isinstance(each, Send | Expel) and each.peer in opened)]
+        if self._held:
+            self._drop_for({item.peer for item in inputs if type(item) is Opened})
         if commands and isinstance(last := commands[-1], Perform) and last.extension == "durability":
             self.journal.append(to_bytes(last.work))
             del commands[-1]
@@ -100,6 +99,11 @@ class DurableSteps:
                 _log.error("%s", complaint)
         else:
             self._perform(commands)
+
+    def _drop_for(self, opened: set[bytes]) -> None:
+        """Drop commands for the earlier sessions of peers that have a new one."""
+        for _, held in self._held:
+            held[:] = [each for each in held if not (isinstance(each, Send | Expel) and each.peer in opened)]
 
     def _on_change(self) -> None:
         while self._held and self._held[0][0] <= self.journal.durable:
