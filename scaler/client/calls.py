@@ -1,5 +1,5 @@
-"""Numbers a client's calls (`map`, `get`, ...), and reports their progress to the scheduler once a second, and when a
-call begins after a second without new calls."""
+"""Numbers a client's calls (`map`, `get`, ...) and reports their progress to the scheduler: once a second, and as soon
+as a call begins after a second without new calls."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class ScalerFuture(Future[Any], ABC):
     @property
     @abstractmethod
     def _has_stayed(self) -> bool:
-        """True if the value has not been fetched yet, and is fetched on demand."""
+        """True if the value is fetched on demand and has not been fetched yet."""
 
     @property
     @abstractmethod

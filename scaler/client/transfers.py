@@ -1,7 +1,7 @@
 """Uploads and downloads between one client and the object storage. Equal content is uploaded once.
 
-Keeps copies of uploads in use, which a restarted object storage needs again: shared-memory descriptors or bytes. Beyond
-a limit, copies are files.
+Keeps copies of uploads in use, because a restarted object storage needs them again. Copies are shared-memory
+descriptors or bytes or, beyond a limit, files.
 """
 
 from __future__ import annotations

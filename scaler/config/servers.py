@@ -177,7 +177,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
                 for item in fields(cast("type[Any]", load(each.settings))):
                     usual = item.default if item.default_factory is MISSING else item.default_factory()
                     if getattr(self, item.name, usual) != usual:
-                        raise ValueError(f"{item.name} has no effect, because extensions leaves {each.name} out")
+                        raise ValueError(f"{item.name} has no effect, because extensions disables {each.name}")
 
 
 def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:

@@ -124,14 +124,14 @@ class ProcessorRow(NamedTuple):
 
 _CPU_HELP = "All its processors together; 100% is one CPU"
 _CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="sent", volatile=True)
-# Counts pages shared between processors repeatedly.
-_RSS = Column("Memory", "bytes", 1, "Of all its processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
+# Pages shared between processors count once per processor.
+_RSS = Column("Memory", "bytes", 1, "Memory of all processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
 _WORKER_PEAK_HELP = "Peak memory of its processors together since it started"
 _WORKER_PEAK = Column("Peak mem.", "bytes", 3, _WORKER_PEAK_HELP, Top(6, "peak", 6, 18), after="rss_bytes")
 _WORKER_MEAN_HELP = "Mean memory of its processors together since it started"
 _WORKER_MEAN = Column("Mean mem.", "bytes", 3, _WORKER_MEAN_HELP, after="memory_peak_bytes", zero_is_none=True)
-_AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
-_AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
+_AGENT_CPU = Column("Agent CPU", "percent", 3, "CPU use of the agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
+_AGENT_RSS = Column("Agent mem.", "bytes", 3, "Memory of the agent", Top(3, "agt_rss", 7, 12, "M"))
 _LAG_HELP = "Round trip from the worker to the scheduler"
 _LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(11, "lag", 5, 9, "l"), volatile=True)
 _CLOCK_ERROR = Column(unit="seconds", help="Uncertainty of the offset; 0: not known yet")
@@ -282,7 +282,7 @@ _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
 _BEFORE_HELP = "p50 about a day ago, or else in its last run; null if unknown"
 _TREND = Column("Trend", "percent", 2, "p50 relative to a day ago, or else to its last run", after="max_seconds")
 _PEAK_HELP = "Highest peak of a processor's memory reached while only its tasks ran; empty if unknown"
-_MEAN_MEMORY = Column("Mean mem.", "bytes", 3, "Of a processor while its tasks run", zero_is_none=True)
+_MEAN_MEMORY = Column("Mean mem.", "bytes", 3, "Mean memory of a processor with running tasks", zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):

@@ -19,7 +19,7 @@ class StoreRow(NamedTuple):
     host: Annotated[str, Column("Host", help="Host of the store")] = ""
     address: Annotated[str, Column("Address", rank=3, help="Address for other stores; empty: unreachable")] = ""
     objects: Annotated[int, Column("Objects", "count", 2, metric="store_objects")] = 0
-    bytes: Annotated[int, Column("Memory", "bytes", 1, "Of its objects", metric="store_bytes")] = 0
+    bytes: Annotated[int, Column("Memory", "bytes", 1, "Size of its objects", metric="store_bytes")] = 0
     limit_bytes: Annotated[int, _LIMIT] = 0
     spilled_bytes: Annotated[int, Column("On disk", "bytes", 2, "Spilled objects", metric="store_spilled_bytes")] = 0
     hits: Annotated[int, Column("Hits", "count", 3, "Gets served locally", metric="store_hits_total")] = 0

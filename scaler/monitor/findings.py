@@ -234,7 +234,7 @@ def _failing_workers(window: _Window) -> Iterator[FindingRow]:
 
 
 def _failing_functions(window: _Window) -> Iterator[FindingRow]:
-    """A function keeps failing with one message, even without the worker where it fails most."""
+    """A function keeps failing with one message, and not only on the worker where it fails most."""
     for name, ran in window.ran.items():
         tasks = window.tasks_of[name]
         failed = [task for task in tasks if task.failed]

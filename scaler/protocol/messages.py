@@ -51,7 +51,7 @@ SPLIT_BATCH_BYTES = 1024 * 1024
 ROW_BYTES = 64
 """Approximate size of a task's columns, added to its payloads when batches are split."""
 GROUP_BYTES = 2048
-"""The same for a group or function of a Submit, so that split messages stay below `fields.MAX_ROWS`."""
+"""Approximate size of a group or function in a Submit. Split messages therefore stay below `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
 """Maximum futures and objects among the arguments of one task."""
 MAX_TAGS = 16

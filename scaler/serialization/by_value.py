@@ -157,7 +157,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, Enum) and obj._name_ in type(obj).__members__ and not is_found_by_name(type(obj)):
-            return _member_of, (type(obj), obj._name_)  # a value, such as a function, may not equal any other
+            return _member_of, (type(obj), obj._name_)  # a copied value, such as a function, may not be equal
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)

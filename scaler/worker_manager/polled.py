@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """A unit as shown by the service. age_seconds: by the service's clock, up to the end of an ended unit.
+    """A unit as reported by the service. age_seconds: by the service's clock, up to the end of an ended unit.
     remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: the default."""
 
     state: UnitState

@@ -284,8 +284,8 @@ class Locality(Stores):
         return preferring.had_turn
 
     def _movable(self, queue: NearQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
-        """Return a task to move to this worker: store, task, and whether it is the last in that queue. Normally the
-        last task, which would wait longest; the first task if that would also wait too long."""
+        """Return a task to move to this worker, as (store, task, whether it is the last in its queue). Normally, this
+        is the last task, which would wait longest, or the first task if even that would wait too long."""
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
         is_kept = worker.claims.is_kept_for(queue)
         for number, wait in self._waits(queue, now):

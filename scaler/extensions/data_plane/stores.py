@@ -281,7 +281,7 @@ class HostStores(Locality):
         sources = [hosts.get(run.source, "the object storage") for run in fetch.runs]
         if sources:
             part = 100 * fetch.have.bit_count() // len(transfer.counts)
-            return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % there"
+            return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % received"
         if transfer.pushed_by is not None:
             pushing = hosts[transfer.pushed_by]
             return f"{size}, through the object storage, because it cannot reach {pushing}"

@@ -64,7 +64,7 @@ class Tracker:
         self.unknown_from = -math.inf
         """Until this time, objects without an entry wait, because stores report their objects after a restart."""
         self.unreachable: dict[tuple[int, int], float] = {}
-        """Expiry of known missing connections, by (fetcher, source)."""
+        """Time until which a connection is known to be missing, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
         self.persisted = PersistedResults(directory, self.mail, self.wake_by)
         self.directory = directory

@@ -2,8 +2,8 @@
 
 Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. The journal does
 both: it resubmits its clients' tasks, and reports which retries=0 tasks were sent to which worker. A resubmitted task
-is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has not
-been resubmitted yet is a *claim*. Once the task and its claim have arrived, the scheduler adopts the task: it is
+is *held* (`Waiting`, with one extra missing dependency) until workers have had time to report. A report whose task has
+not been resubmitted yet is a *claim*. Once the task and its claim have arrived, the scheduler adopts the task: it is
 assigned to that worker with that attempt, or ends with the reported result. A dropped client also leaves claims, in
 case it returns.
 

@@ -195,7 +195,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
 
 
 def _why_not_yet(state: ClusterState, task: Task, willing: Sequence[Worker], now: float) -> Iterator[str]:
-    """Yield what a ready task waits for, and empty texts. willing: workers that may take the task."""
+    """Yield the reasons why a ready task waits; some are empty. willing: workers that may take the task."""
     needs, rooms, queue = task.needs, state.rooms, state.ready.of(task.needs)
     before = queue.before(task, MAX_COUNTED)
     least = "at least " if before >= MAX_COUNTED else "about " if state.ready.turns.is_shared else ""

@@ -23,8 +23,8 @@ MAX_NODE_SECONDS = 40e-6
 """Cost (seconds) of a node that is a separate task. Chunking longer nodes saves nothing and delays levels with few
 nodes."""
 MAX_CHAINED_SECONDS = 200e-6
-"""The same for graphs with few nodes per level: as tasks, each level waits for messages, and the next is not
-prefetched."""
+"""Cost (seconds) of a node in a graph with few nodes per level: each level of tasks waits for messages, and the next
+level is not prefetched."""
 MAX_CHAINED_NODES = 2048
 MAX_VALUE_BYTES = 128
 CHAINED_SECONDS = 0.05

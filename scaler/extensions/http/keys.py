@@ -85,7 +85,7 @@ class HttpCall:
         self.future = future
         self.ended_at = 0.0
         self.size = 0
-        """Bytes of the answer after the end."""
+        """Size of the answer (bytes) once the call has ended."""
         self.printed_characters = 0
         self.printed: asyncio.Future[None] = asyncio.Future()
         self._pieces = pieces

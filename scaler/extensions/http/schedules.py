@@ -86,7 +86,7 @@ class ScheduleRunner:
             if key in (row.key for row in rows):
                 return
             if unfinished:
-                _log.warning("schedule %s: skipped the run of %s: %s still runs", schedule.name, due, unfinished[0])
+                _log.warning("schedule %s: skipped run %s: %s is still running", schedule.name, due, unfinished[0])
             else:
                 client.submit_verbose(invoke, given, key=key, tag=TAG, name=schedule.call)
         finally:
@@ -112,6 +112,6 @@ def _runs(client: Client) -> list[SessionTask]:
 
 def _time_of(schedule: str, key: str) -> datetime | None:
     name, _, text = key.rpartition("-")
-    with contextlib.suppress(ValueError):  # the key is of a request with this session
+    with contextlib.suppress(ValueError):  # the key belongs to a request in this session
         return datetime.strptime(text, _TIME).replace(tzinfo=UTC) if name == schedule else None
     return None

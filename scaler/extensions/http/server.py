@@ -209,7 +209,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "/v1/schedules": {"GET": Operation("Schedules and their next times", Api.get_schedules)},
     OPENAPI: {"GET": Operation("This document", Api.get_openapi)},
 }
-"""By path and method."""
+"""Operations by path and method."""
 
 
 def openapi() -> View:

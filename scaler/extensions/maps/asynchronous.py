@@ -62,7 +62,7 @@ class AsyncResults(AsyncIterator[Any]):
     """
 
     def __init__(self, make: Callable[[], ResultIterator]) -> None:
-        """make: starts the call, in the thread that then consumes the results. Called in the event loop."""
+        """make: starts the call; runs in the thread that then consumes the results. Call in the event loop."""
         self._thread = ThreadPoolExecutor(1, "scaler-results")
         self._made = self._thread.submit(copy_context().run, make)
         self._outcomes: deque[tuple[Any, BaseException | None]] = deque()

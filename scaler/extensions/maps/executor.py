@@ -125,7 +125,7 @@ class ScalerExecutor(Executor):
         except BaseException as error:
             hide_frames(error)
             raise
-        if self._is_shut_down:  # by another thread, which may have missed it
+        if self._is_shut_down:  # another thread did so, and may have missed this call
             future.cancel()
         return future
 

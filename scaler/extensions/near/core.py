@@ -2,8 +2,8 @@
 
 A name's *gain* is how much longer the first task on a processor takes than later ones. A ready task waits for a worker
 with its name, although another worker is idle, if it is expected to start there within the gain. Until then, no task
-with the name is prefetched. Other tasks with the name, and all such tasks once they have waited for the gain, may run
-on any worker.
+with the name is prefetched. A task that would start later than that, or that has waited for the gain, may run on any
+worker.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Reservation(NamedTuple):
     stocks: list[Stock]
     until: float
     is_partial: bool
-    """Of limits only, while there was no room in them or in the key's maximum."""
+    """The reservation covers only limits, because they or the key's maximum had no room."""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from scaler.scheduler.core.state import Assigned, ClientRecord, Group, Task, Wor
 from scaler.security.keys import NO_SHARE, Entry, Share
 
 UPDATE_SECONDS = 0.005
-"""Seconds between two updates of the standings. In between, standings count the tasks sent."""
+"""Seconds between two updates of the standings. In between, each task sent raises its owner's standing."""
 FORGET_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 0.01
 COST_SECONDS = 5.0

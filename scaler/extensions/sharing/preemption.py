@@ -1,4 +1,4 @@
-"""Which started tasks are stopped for ready ones. Pure.
+"""Selection of started tasks to stop in favor of ready tasks. Pure.
 
 A preemptible task is stopped for the next task to start, if that has a higher priority, or if its owner has less than
 its share of the slots. These rules prevent unnecessary losses:
@@ -30,9 +30,9 @@ MAX_STOPPED = 16
 MAX_IDLE_COMPARED = 64
 LEAST_SECONDS, MOST_FOR_SHARES = 1.0, 8.0
 PATIENCE_SECONDS, SOON_SECONDS = 0.05, 1.0
-"""How long a task of higher priority waits, and the wait for the next slot from which a task is stopped."""
+"""Time that a task of higher priority waits first, and expected wait for a slot above which a task is stopped."""
 SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS = 1.0, 5.0
-"""The same for a task whose owner has less than its share."""
+"""Both times for a task whose owner has less than its share."""
 IN_TURN_SECONDS = 30.0
 """Both times if the other owner got its slot in turn."""
 ROUNDING = 1e-6

@@ -72,7 +72,7 @@ class LongTask:
 
 @dataclass(slots=True, eq=False)
 class User:
-    """A group of keys, a key, or a client with all its nested tasks. The one with the lowest standing goes first.
+    """A group of keys, a key, or a client with all its nested tasks. The user with the lowest standing goes first.
     parent: a client's key, or a key's group if it has one."""
 
     title: str
@@ -91,7 +91,7 @@ class User:
     stopped: int = 0
     """Its preempted tasks."""
     active_at: float = -math.inf
-    """When its last group began or ended."""
+    """Time at which its last group began or ended."""
     ended: float = 0.0
     ended_seconds: float = 0.0
     lengths: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class User:
     paid_seconds: float = 0.0
     """Slot-seconds up to the last division of costs."""
     running: float = 0.0
-    """Slots of its tasks that are known to run; likewise `blocked`. sent: of its other tasks on workers."""
+    """Slots of its tasks known to be running. blocked: of its blocked tasks. sent: of its other tasks on workers."""
     blocked: float = 0.0
     sent: float = 0.0
     lent: float = 0.0
@@ -209,7 +209,7 @@ class User:
             user.taken += slots
 
     def committed(self, now: float) -> float:
-        """Return the slot-seconds to count for its tasks on workers."""
+        """Return the slot-seconds to count for the user's tasks on workers."""
         running = self.running * self.expected_seconds(now - self.sum_began / self.running) if self.running else 0.0
         tasks = self.ended + self.running
         self.mean_seconds = (self.ended_seconds + running) / tasks if tasks else UNKNOWN_DURATION_SECONDS

@@ -22,8 +22,8 @@ class StandbySettings(SettingsModel):
     """Address of the scheduler whose journal this one follows until it is promoted. Needs state_directory, and the
     scheduler's object_storage_address."""
     standby_timeout_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 3.0
-    """Time that acknowledgements wait for a standby. After that, the scheduler works without the standby, which then
-    lacks acknowledged tasks. Must be equal on both."""
+    """Maximum time that acknowledgements wait for a standby. After that, the scheduler continues without the standby,
+    which then lacks acknowledged tasks. Must be equal on both."""
     standby_lease: Annotated[str, Setting(default_text="none: `scaler promote` only", metavar="URL")] = ""
     """Object on S3, s3://bucket/key, whose holder is the scheduler. A standby takes the lease over when the scheduler
     stops renewing it. Must be equal on both."""

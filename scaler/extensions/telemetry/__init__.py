@@ -23,7 +23,7 @@ def require_library(what: str) -> None:
 
 
 def load(module: str, what: str) -> Any:
-    """Return a module that imports the packages, which takes 20 MB. Raises UsageError, also for invalid variables."""
+    """Import a module that needs the packages (20 MB). Raises UsageError, also for invalid environment variables."""
     require_library(what)
     try:
         return importlib.import_module(f"{__name__}.{module}")

@@ -122,7 +122,7 @@ class SpanQueue(SpanProcessor):
 
 
 class Ids(IdGenerator):
-    """Ids that do not repeat when tasks seed `random` equally, or the ids in `_next`."""
+    """Generates ids that do not repeat when tasks seed `random` identically, or uses the ids in `_next`."""
 
     def generate_span_id(self) -> int:
         return getattr(_next, "span_id", 0) or _system.getrandbits(64) or 1

@@ -61,7 +61,7 @@ class TasksEnded:
     outcomes: list[int]
     duration_us: list[int]
     cpu_us: list[int]
-    """Empty if no task was profiled; likewise `peak_bytes`."""
+    """Empty, like `peak_bytes`, if no task was profiled."""
     peak_bytes: list[int]
     failure_records: dict[int, FailureRecord] = field(default_factory=dict)
     """By index: tasks that failed, were cancelled, or started more than once."""

@@ -13,7 +13,7 @@ from scaler.scheduler.core.state import Task, Worker
 
 
 class Environments:
-    """Which workers prepare which environments."""
+    """Tracks which workers prepare which environments."""
 
     refusal = "tasks with an environment need the extension 'environment', which this scheduler lacks"
     """Why tasks with an environment are refused, or an empty string."""
@@ -34,7 +34,7 @@ class Nearness:
     """Workers preferred by tasks with a `near` term. Times are core time."""
 
     refusal = "tasks with near need the extension 'near', which this scheduler lacks"
-    """As for `Environments`; likewise `left`."""
+    """As in `Environments`, like `left`."""
     again_at = math.inf
     """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
 

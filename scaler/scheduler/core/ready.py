@@ -44,8 +44,8 @@ Lane = OrderedDict[str, Owners]
 
 
 class Turns:
-    """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension decides by
-    use."""
+    """Decides whose turn it is among the keys and owners of a lane. This class goes round robin; the `sharing`
+    extension decides by use."""
 
     refusal = "preemptible tasks need the extension 'sharing', which this scheduler lacks"
     """Why such tasks are refused; empty if they are not."""

@@ -1,5 +1,5 @@
-"""What tasks occupy on their worker, counted from dispatch. Here: slots. The `resources` extension counts memory, GPUs,
-and CPUs, and reserves them. Pure."""
+"""Counts what tasks occupy on their worker from dispatch on. This module counts slots; the `resources` extension counts
+and reserves memory, GPUs, and CPUs. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
 
 @dataclass(slots=True, eq=False)
 class Claims:
-    """What a worker's tasks occupy beyond a slot each."""
+    """Resources that a worker's tasks occupy beyond one slot each."""
 
     offers: Offers
     slots: int

@@ -144,7 +144,7 @@ class Group:
     timing: Timing
     function: Function
     submitted: int = 0
-    """Calls; likewise `failed` and `cancelled`."""
+    """Number of calls, as are `failed` and `cancelled`."""
     failed: int = 0
     cancelled: int = 0
     live: int = 0
@@ -243,7 +243,7 @@ class Ran:
     duration_us: list[int]
     lanes: list[int]
     inputs_us: list[int]
-    """Empty if no task had stored inputs; likewise `inputs_bytes`."""
+    """Empty, like `inputs_bytes`, if no task had stored inputs."""
     inputs_bytes: list[int]
 
 

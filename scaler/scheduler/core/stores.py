@@ -22,8 +22,8 @@ class Timer:
 
 
 class Stores:
-    """Where objects are, and which workers are near them. Here, all objects are in the object storage, and all workers
-    are equally near; `Rooms.stores` may return a subclass that knows more. Times are core time.
+    """Locations of objects, and the workers near them. In this class, all objects are in the object storage, and all
+    workers are equally near; `Rooms.stores` may return a subclass with more places. Times are core time.
 
     Places are numbers; 0: the object storage."""
 
@@ -34,7 +34,7 @@ class Stores:
     refusal = "this scheduler has no host stores: its extension data_plane is disabled"
     """Why stores may not connect; empty if they may."""
     again_at = math.inf
-    """Time of the next placement of tasks that could not be compared."""
+    """Time of the next placement of tasks whose places could not be compared."""
 
     def __init__(self) -> None:
         self.records: Mapping[bytes, PeerRecord] = {}

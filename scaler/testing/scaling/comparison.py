@@ -69,7 +69,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy over the entire table. Multiples of the reference: geometric means of the cells, and of the sums."""
+    """One policy over the entire table, as multiples of the reference: geometric means of cells, and ratios of sums."""
 
     makespan: float
     makespan_of_sums: float

@@ -170,7 +170,7 @@ class AgentCore:
                 self._drain_text = self._drain_text or f"{text}, {why_not}"
                 self._drain_deadline = now
             else:
-                self.executor.log(f"{text}: it starts afresh")
+                self.executor.log(f"{text}: it starts over")
         if self.incarnation:
             self.executor.reclaim()
             self.executor.report()

@@ -64,7 +64,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run as root on each instance before its worker starts."""
     ec2_python: Annotated[Name | None, Setting(default_text="installed by uv", metavar="PATH")] = None
-    """Python in the image with this version of scaler, plus boto3 if the cluster has keys. Without it, instances
+    """Python in the image that has this version of scaler, plus boto3 if the cluster has keys. Otherwise, instances
     install scaler from s3_bucket."""
 
     def check(self) -> None:

@@ -28,7 +28,7 @@ MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of P
 
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
 MAX_SEEN = 10_000  # blocks remembered, to detect repetitions
-KEY_BYTES = 32  # of the session's key, which precedes each call, and with which its job signs the result
+KEY_BYTES = 32  # size of the session's key, which precedes each call and signs its job's result
 
 _REFERENCE = b"\xfe"
 _REFERENCE_BYTES = 1 + hashlib.sha256().digest_size

@@ -22,7 +22,7 @@ OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
 CREDENTIAL_KEY = "credential"
 STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, leaving the worker time to return results
 NODE_LOST = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
-"""Of a pod on a dead node: 30 s instead of the cluster's 300 s, because workers hold no data."""
+"""Deletes a pod from a dead node after 30 s, not the cluster's 300 s, because workers hold no data."""
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
 _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal start

@@ -22,10 +22,10 @@ _FAILURES = {
     "LAUNCH_FAILED": "Slurm could not start it",
     "RECONFIG_FAIL": "its node could not be configured",
     "NODE_FAIL": "its node failed",
-    "OUT_OF_MEMORY": "more memory than slurm_memory",
+    "OUT_OF_MEMORY": "it used more memory than slurm_memory",
     "PREEMPTED": "preempted by a job with higher priority",
     "REVOKED": "revoked: another cluster in the federation runs it",
-    "TIMEOUT": "at its time limit, slurm_time_minutes",
+    "TIMEOUT": "it reached its time limit, slurm_time_minutes",
 }
 _STATES = {
     **dict.fromkeys(

@@ -222,7 +222,7 @@ def test_run_is_skipped_while_an_earlier_one_has_not_ended(
             rig.clock.now += timedelta(days=1)
             await rig.server().step()
             assert await rig.runs() == [("20261130T0300Z", False)]
-            assert "20261130T0300Z still runs" in caplog.text
+            assert "20261130T0300Z is still running" in caplog.text
             (tmp_path / "go").touch()
             await rig.ended()
             rig.clock.now += timedelta(days=1)

@@ -305,7 +305,7 @@ def test_task_fetching_an_input_shows_source_and_progress() -> None:
     cluster.say("s2", ObjectsWanted([result]))
     cluster.say("s2", ChunksFetched([result], [0], [3], [80 * MB]))
     text = explain(cluster.state, task, cluster.now)
-    assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 2 % there")
+    assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 2 % received")
     for first in range(3, chunk_count(80 * MB)):
         cluster.say("s2", ChunksFetched([result], [first], [1], [80 * MB]))
     assert explain(cluster.state, task, cluster.now) == "it runs on worker manager-2 (host, pid 1)"

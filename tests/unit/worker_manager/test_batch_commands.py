@@ -63,8 +63,8 @@ def test_durations_are_parsed_in_every_form(text: str, seconds: int) -> None:
         (squeue_line("COMPLETED"), UnitState.STOPPED, "", 0),
         (squeue_line("FAILED", 256), UnitState.FAILED, "exit code 1 (n1)", 0),
         (squeue_line("FAILED", 9), UnitState.FAILED, "killed by signal 9 (SIGKILL) (n1)", 0),
-        (squeue_line("TIMEOUT"), UnitState.FAILED, "at its time limit, slurm_time_minutes (n1)", 0),
-        (squeue_line("OUT_OF_MEMORY", 9), UnitState.FAILED, "more memory than slurm_memory (n1)", 0),
+        (squeue_line("TIMEOUT"), UnitState.FAILED, "it reached its time limit, slurm_time_minutes (n1)", 0),
+        (squeue_line("OUT_OF_MEMORY", 9), UnitState.FAILED, "it used more memory than slurm_memory (n1)", 0),
         (squeue_line("NEW_STATE"), UnitState.PENDING, "in the unknown state NEW_STATE (n1)", 0),
     ],
 )
