@@ -44,7 +44,7 @@ REST_SECONDS = 30.0
 TRIM_SECONDS = 10.0
 """Minimum interval (seconds) between two returns of freed memory, which take milliseconds per hundred megabytes."""
 LOST_LEASES = 10.0
-"""Leases without contact after which the client gives up."""
+"""Number of lease periods without contact after which the client gives up."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 MIN_ASK_SECONDS = 0.01

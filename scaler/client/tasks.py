@@ -146,7 +146,7 @@ class ClientTask:
     uploads: tuple[ObjectUpload, ...] = ()
     stage: Stage = Stage.UNSENT
     resolved: int = field(init=False)
-    """Number of the last Finished whose futures were resolved when this task was queued; unset before."""
+    """Number of the last Finished whose futures were resolved when this task was queued; unset until then."""
     is_used: bool = field(init=False)
     """Whether other tasks reference its value; unset if not."""
     is_persisted: bool = field(init=False)

@@ -1,4 +1,4 @@
-"""What one store and the scheduler report to each other: objects that are here, and objects that are fetched. Pure.
+"""Reports between one store and the scheduler: objects that are here, and objects being fetched. Pure.
 
 A missing object is fetched from other stores, in runs of chunks that the scheduler assigns. Invariant: each run is
 answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has ended."""

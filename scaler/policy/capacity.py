@@ -72,7 +72,7 @@ def tasks_worth_giving(
     """Return how many queued tasks to dispatch to late slots now, at most one per slot.
 
     A late slot receives a task before it can start it. The task is paid for and cannot be recalled, so late slots get
-    tasks only if all work ends a fifth sooner, or if there are no other slots. tasks: all unfinished tasks except on
+    tasks only if all work ends 20 % sooner, or if there are no other slots. tasks: all unfinished tasks except on
     late slots; queued: the unstarted ones among them.
     """
     free = min(queued, sum(batch.slots for batch in late))

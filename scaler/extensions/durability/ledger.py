@@ -36,7 +36,7 @@ from scaler.scheduler.core.changes import (
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
-"""Maximum number of departed clients retained, so that the storage can again be told to drop their objects."""
+"""Maximum number of departed clients retained, so that the storage can be asked again to drop their objects."""
 _MAX_ROWS = 1024
 _MAX_LABELS = 4096
 M = TypeVar("M", bound=m.Message)

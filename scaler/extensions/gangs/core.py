@@ -77,7 +77,7 @@ class Gangs(SchedulerPart, GangRules):
         self.kept: tuple[Worker, ...] = ()
         self._kept_for: ReadyQueue | None = None
         self._until = self._again_at = -math.inf
-        """End of the reservation, and time before which there is no other one."""
+        """End of the reservation, and earliest start of the next one."""
         self._placement: Placement
         self._tasks: Tasks
 

@@ -23,7 +23,7 @@ LATE_SECONDS = 60.0
 """Minimum delay after which a run counts as missed."""
 RETRY_SECONDS = 2.0
 MAX_PAUSE_SECONDS = 30.0
-"""Maximum wait before the clock is read again, because it may be set."""
+"""Maximum wait before the clock is read again, because it may be adjusted."""
 _TIME = "%Y%m%dT%H%MZ"
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def times(cron: str, zone: str, now: datetime, *, backwards: bool = False) -> It
     # Backwards, CronSim skips a time that is the start.
     start = (now + timedelta(microseconds=backwards)).astimezone(ZoneInfo(zone))
     found = (each.astimezone(UTC) for each in CronSim(cron, start, backwards))
-    # In the repeated hour, it begins with times of the first one.
+    # In a repeated hour, CronSim begins with times of the first.
     return (each for each in found if (each <= now if backwards else each > now))
 
 

@@ -242,7 +242,7 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     *((PermissionError, 403), (SessionRefusedError, 409), (RefusedError, 403), (LimitError, 429)),
     *((UnreachableError, 503), (ScalerError, 400), (TypeError, 400), (ClientDisconnect, 400), (Exception, 500)),
 )
-"""The first one with a class of the error."""
+"""Statuses by exception type; the first match applies."""
 
 
 async def _refusal(request: Request, error: Exception) -> Response:

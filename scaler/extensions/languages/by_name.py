@@ -93,7 +93,7 @@ def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
     """Return the exception types named by a `retry_on`, a list of `module:type`. Raises SerializationError."""
     names = read(payload)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise SerializationError("retry_on by name is a list of exception types, such as builtins:OSError")
+        raise SerializationError("retry_on must be a list of exception names, such as builtins:OSError")
     found = []
     for name in names:
         kind = find_function(name)

@@ -75,8 +75,8 @@ class Queries(TaskCalls):
             future: a future, or the reference of a sent object.
 
         Returns:
-            A row for each host. No rows for an unfinished or failed task, and for a small value, which travels in
-            messages.
+            A row for each host. The list is empty for an unfinished or failed task, and for a small value, which
+            travels in messages.
 
         Raises:
             UsageError: The argument is neither a future nor a reference.

@@ -92,7 +92,7 @@ class Limits(SchedulerPart, ResourceRules):
                 continue
             title = f"limit {name.removeprefix(LIMIT)}"
             if not stock.is_open:
-                return f"it waits until {title} is counted, {RECOVERY_SECONDS:g} s after the start of the scheduler"
+                return f"it waits until use of {title} is known, {RECOVERY_SECONDS:g} s after the scheduler's start"
             part = f"{_text(amount)} of " if amount != UNITS_PER_ONE else ""
             keys = {task.group.client.account.key} if task is not None else set[str]()
             users = self._users(name, keys.__contains__)

@@ -62,7 +62,7 @@ class FairTurns(SchedulerPart, Turns):
         self._preemption = Preemption(self._owner_of, self._shown)
         self._update_at = self._count_at = self._forgot_at = 0.0
         self._surprise = 0.0
-        """Difference to the expected durations of the tasks that have ended since the last update."""
+        """Difference between actual and expected durations of tasks that have ended since the last update."""
         self._spent: float | None = None
 
     def bound(self, cluster: ClusterState) -> None:

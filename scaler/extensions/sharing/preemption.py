@@ -67,7 +67,7 @@ class Candidate:
         return worker.is_willing and worker.busy <= worker.slots and self.task.id not in worker.blocked
 
     def left_seconds(self, now: float) -> float:
-        """Return how much longer the task is expected to run. Without a measurement, as long as so far."""
+        """Return how much longer the task is expected to run. Without a measurement, expects as long as so far."""
         ran, timing = now - self.began_at, self.task.group.timing
         usual = timing.seconds if timing.measured else self.task.group.spec.expected_seconds
         return usual - ran if usual > ran else ran

@@ -37,7 +37,7 @@ class StandbySettings(SettingsModel):
             raise ValueError("a standby scheduler needs a state_directory for its copy of the journal: set one")
         if self.standby_of and not given.get("object_storage_address"):
             raise ValueError(
-                "a standby scheduler needs the object storage of the scheduler, which must survive it: run "
+                "a standby scheduler needs an object storage that outlives the first scheduler: run "
                 "scaler_object_storage_server elsewhere, and give both schedulers its object_storage_address"
             )
 

@@ -242,7 +242,7 @@ class Standby:
         if not (self._path.exists() and (force or self._term.has_copy)):
             return "it has no complete copy of the journal: let it follow the scheduler first"
         if not (force or is_named or self._loop.time() < self._follower.certain_until):
-            known = f"{self._first} went on without it" if self._is_connected else f"it has lost {self._first}"
+            known = f"{self._first} continued without it" if self._is_connected else f"it has lost {self._first}"
             return f"{known}, so tasks acknowledged since then would be lost: --force promotes it nevertheless"
         epoch = max(self._term.epoch, found.epoch if found is not None else 0) + 1
         try:

@@ -104,7 +104,7 @@ MAX_CALLS_OF_TASK = 1 << 32
 """Maximum accepted from a client, because counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
 MAX_ARRIVALS = 1_000
-"""Maximum arrival times per group. Above this, every second one is dropped."""
+"""Maximum arrival times per group. Above this, every second arrival is dropped."""
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,7 @@ class ClusterTimes:
     backoff: float = 0.05
     """Until a failed step is retried."""
     unreachable: float = 0.0
-    """From the loss of a node until its pods are deleted, at most the pods' toleration."""
+    """Time from the loss of a node to the deletion of its pods, capped at the pods' toleration."""
     watch: float = 600.0
     """Maximum duration of a watch."""
 

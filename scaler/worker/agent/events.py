@@ -144,7 +144,7 @@ class ActOnProcessor(NamedTuple):
 
 
 class UseEnvironment(NamedTuple):
-    """Prepare an environment, and tell the scheduler that its tasks must wait; without definition, end it."""
+    """Prepare an environment, and tell the scheduler that its tasks must wait; without a definition, end it."""
 
     environment: bytes
     definition: bytes | None

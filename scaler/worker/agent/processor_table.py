@@ -32,7 +32,7 @@ MAX_FAILED_STARTS = 3
 MAX_ENVIRONMENTS = 4
 """Environments kept with their fork servers, besides those in use."""
 FAILED_SECONDS = 30.0
-"""Seconds for which a failure to prepare an environment is the answer to further tasks."""
+"""After a failure to prepare an environment, further tasks fail with the same error for this many seconds."""
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
 
 
@@ -56,7 +56,7 @@ class ProcessorTable(ExecutorBase):
         self._wanted = b""
         """Environment of the last dispatched attempt."""
         self.environments: dict[bytes, Environment] = {}
-        """The last used ones last."""
+        """Environments in order of last use."""
 
     def suspended(self) -> set[bytes]:
         lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)

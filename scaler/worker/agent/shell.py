@@ -78,8 +78,8 @@ class Agent:
         self.on_heartbeat: list[Callable[[m.WorkerHeartbeat], object]] = []
         """Set fields of a heartbeat, or send messages before it."""
         self.on_session: list[Callable[[m.Welcome, bool], object]] = []
-        """Called when the scheduler has opened a session, for which it has no earlier reports of this worker, and
-        whether it was restarted."""
+        """Called with a new session's Welcome and whether the scheduler was restarted. The scheduler has no earlier
+        reports from this worker."""
         self.before_results: list[Callable[[Sequence[bytes]], object]] = []
         """Called with the ids of tasks before their results are sent. May be removed when called."""
         self.relay: Callable[[m.Relay], bool] = lambda _: False

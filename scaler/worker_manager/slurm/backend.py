@@ -261,7 +261,7 @@ class SlurmBackend(PolledBackend):
         return seen
 
     def _note_left(self, seen: dict[str, SeenUnit]) -> None:
-        """Show units as stopping whose worker left a running job for good. Other units of the job keep their nodes."""
+        """Show units as stopping if their worker left a running job for good. The job keeps its other nodes."""
         if self.connected is None:
             return
         now, before = time.monotonic(), self._left_at

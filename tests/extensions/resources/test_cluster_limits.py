@@ -193,7 +193,7 @@ def test_limits_are_closed_until_workers_have_reported(cluster: Limited) -> None
     (task,) = cluster.submit(client, needs=DB)
     (other,) = cluster.submit(client)
     assert cluster.on(worker) == [other]
-    assert "it waits until limit db is counted, 1.5 s after the start of the scheduler" in cluster.why(task)
+    assert "it waits until use of limit db is known, 1.5 s after the scheduler's start" in cluster.why(task)
     cluster.wait(RECOVERY_SECONDS + 0.5, alive=[client, worker])
     assert task in cluster.on(worker)
 
