@@ -60,8 +60,8 @@ class EventRow(NamedTuple):
 class FunctionTimesRow(NamedTuple):
     """Tasks of one function that finished in a period. Quantiles are 0 if no task ran."""
 
-    at: Annotated[float, Column(unit="time", help="When the time began")] = 0.0
-    seconds: Annotated[float, Column(unit="seconds", help="How long it was")] = 0.0
+    at: Annotated[float, Column(unit="time", help="Start of the period")] = 0.0
+    seconds: Annotated[float, Column(unit="seconds", help="Length of the period")] = 0.0
     function: Annotated[str, Column("Function")] = ""
     ended: Annotated[int, Column("Ended", "count")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0

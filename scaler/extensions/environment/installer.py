@@ -120,8 +120,7 @@ def _kept(folder: Path) -> int:
 
 
 def _clean(cache: Path) -> None:
-    """Remove the folders that were not used for the longest time, except those in use, and what killed processes and
-    failures left."""
+    """Remove the least recently used folders that are not in use, and leftovers of killed processes and failures."""
     installed: list[Path] = []
     for each in cache.iterdir():
         if not each.suffix and (each / PACKED).exists():

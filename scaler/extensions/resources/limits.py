@@ -93,7 +93,7 @@ class MemoryLimits(NamedTuple):
         return found
 
     def pause_seconds(self, usage: Mapping[int, int], container_left: float = math.inf) -> float:
-        """Return for how many seconds no limit can be exceeded. container_left: bytes left in the container."""
+        """Return the seconds within which no limit can be exceeded. container_left: bytes left in the container."""
         used = (self.worker_bytes, sum(usage.values())), (self.processor_bytes, max(usage.values(), default=0))
         left = min([container_left, *(limit - each for limit, each in used if limit)])
         return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, left / GROWTH_BYTES_PER_SECOND))

@@ -319,7 +319,7 @@ def _waiting(
 
 
 def reasons(state: ClusterState) -> Callable[[list[Group]], tuple[str, str]]:
-    """Return a function that maps groups to why their oldest queued task waits, and its id."""
+    """Return a function that maps groups to the reason why their oldest queued task waits, and to its id."""
     return partial(_why_oldest, state, cache(partial(_outlook, state)))
 
 

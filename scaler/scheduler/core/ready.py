@@ -403,8 +403,8 @@ class ReadyQueues:
         return found
 
     def portions(self, queues: Iterable[ReadyQueue]) -> list[list[ReadyQueue]]:
-        """Divide many queues in two: first some of each owner, which move to the end, then the rest. A freed slot usually
-        needs only the first portion, and ordering many queues takes long."""
+        """Divide many queues in two: first some of each owner, which move to the end, then the rest. A freed slot
+        usually needs only the first portion, and ordering many queues takes long."""
         counts = Counter[tuple[int, bytes]]()
         found: list[list[ReadyQueue]] = [[], []]
         for queue in queues:

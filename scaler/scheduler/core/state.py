@@ -598,7 +598,7 @@ class Worker(PeerRecord):
         return not (self.draining or self.reports.is_awaited) and self.broken_at is None
 
     def count(self, needs: Needs, queue: object = None) -> int:
-        """Return how many tasks with these needs find resources now that are not reserved for other queues."""
+        """Return how many tasks with these needs fit into free resources that are not reserved for other queues."""
         room = min(self.limit, self.claims.count(needs, queue))
         width = needs.width(self.offers, self.slots)
         return room if width <= 1 else min(room, int((self.slots - self.busy - self.claims.extra) // width))
