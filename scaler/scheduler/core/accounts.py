@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from scaler.grammar import counted
 from scaler.net.connection import Identity
@@ -29,8 +29,27 @@ REFERENCE_BYTES = 64
 DELAY_BYTES = 24
 
 
-Rules = Any
-"""A `SchedulerConfig`. The core does not import the settings."""
+class Rules(Protocol):
+    """Settings that the core reads; see docs/settings.md."""
+
+    @property
+    def state_directory(self) -> str: ...
+    @property
+    def protected(self) -> bool: ...
+    @property
+    def object_retention_seconds(self) -> float: ...
+    @property
+    def client_timeout_seconds(self) -> float: ...
+    @property
+    def worker_timeout_seconds(self) -> float: ...
+    @property
+    def max_number_of_tasks_waiting(self) -> int: ...
+    @property
+    def max_tasks_per_client(self) -> int: ...
+    @property
+    def max_bytes_per_client(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -108,10 +127,10 @@ class KeyAccounts:
                 del self._accounts[key]
 
     def bytes_left(self, account: KeyAccount) -> int:
-        left: int = self._max_bytes
+        left = self._max_bytes
         for each in self._accounts.values():
             left -= each.size_bytes
-        own: int = self._config.max_bytes_per_client
+        own = self._config.max_bytes_per_client
         return min(left, own - account.size_bytes) if own >= 0 else left
 
     def bytes_limit(self, account: KeyAccount) -> str:
