@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
@@ -34,10 +35,25 @@ class _Thread(threading.local):
 this_thread = _Thread()
 
 
-def processor() -> Any:
-    """Return the `ProcessorContext` of this processor, or None elsewhere."""
+class RunningTask(Protocol):
+    """A client's view of its processor; see `worker.processor.context.ProcessorContext`."""
+
+    task_id: bytes
+    uploaded_code: Callable[[], bytes]
+    on_client: list[Callable[[Any], object]]
+
+    @property
+    def is_suspended(self) -> bool: ...
+
+    def blocked(self) -> AbstractContextManager[None]: ...
+
+
+def processor() -> RunningTask | None:
     module = sys.modules.get("scaler.worker.processor.context")  # imported by a processor
-    return None if module is None else module.current()
+    if module is None:
+        return None
+    context: RunningTask | None = module.current()
+    return context
 
 
 def is_inside_task() -> bool:
@@ -48,7 +64,7 @@ def is_inside_task() -> bool:
 
 def uploaded_code() -> bytes:
     context = processor()
-    return b"" if context is None else bytes(context.uploaded_code())
+    return b"" if context is None else context.uploaded_code()
 
 
 def opened(
