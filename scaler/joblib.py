@@ -59,8 +59,8 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return the number of concurrent batches: `n_jobs`, or for -1 the capacity of the cluster.
 
-        The capacity is the number of slots, or what managers may start if more; at least 2, because joblib runs a
-        single job in this process. Other negative numbers leave slots unused, as in joblib's own backends.
+        The capacity is the number of slots, or the number that managers may start, if larger; at least 2, because
+        joblib runs a single job in this process. Other negative numbers leave slots unused, as in joblib's own backends.
         """
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")

@@ -110,7 +110,7 @@ class StorageCore:
         self.backend_held: Callable[[], list[tuple[bytes, int]]] | None = None
         """Returns (id, size) of the objects in the backend, to which objects of at least LARGE_BYTES are written."""
         self.hits = self.misses = 0
-        """Gets of local readers: found here, and not found here."""
+        """Gets from local readers: number of hits and misses."""
         self.exchange = Exchange()
         self._delayed: list[ChunkRun] = []
         """Runs to get as soon as there is space."""

@@ -115,7 +115,7 @@ class SchedulerServer:
         self.performers = Performers(self.observe, lambda incident: self._publish([incident]))
         self._dropped = RateLimitedLog(_log, logging.WARNING, self.loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # uvloop's handles lack it once the time has passed
+        self._timer_at = 0.0  # uvloop's handles lose their time once it has passed
         self._parts: list[Any] = []
         address = config.object_storage_address
         if not address:

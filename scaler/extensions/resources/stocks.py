@@ -40,7 +40,7 @@ class Stock:
         return max(0, self.total - self.used) // amount
 
     def room(self, amount: int, queue: ReadyQueue | None) -> int:
-        """Return how many tasks of a queue find this amount, excluding reservations for other queues."""
+        """Return how many tasks in a queue can get this amount, excluding reservations for other queues."""
         return 0 if self.is_kept_from(queue) else self.count(amount)
 
     def is_kept_from(self, queue: ReadyQueue | None) -> bool:

@@ -67,7 +67,7 @@ class Candidate:
         return worker.is_willing and worker.busy <= worker.slots and self.task.id not in worker.blocked
 
     def left_seconds(self, now: float) -> float:
-        """Return how much longer the task is expected to run. Without a measurement, expects as long as so far."""
+        """Return the expected remaining run time: without a measurement, the run time so far."""
         ran, timing = now - self.began_at, self.task.group.timing
         usual = timing.seconds if timing.measured else self.task.group.spec.expected_seconds
         return usual - ran if usual > ran else ran
@@ -120,8 +120,8 @@ class Preemption:
     def choose(
         self, cluster: ClusterState, slots_of: Callable[[User], float], now: float
     ) -> Iterator[tuple[Worker, Task, str]]:
-        """Yield workers with a task to stop, and the text for which task. slots_of: returns the slots that a user may
-        count on."""
+        """Yield workers with a task to stop, and a text that names the task to start. slots_of: returns the slots that
+        a user may count on."""
         self._slots_of = slots_of
         stopping: Counter[Group] = Counter()
         running = self._running(stopping, now)

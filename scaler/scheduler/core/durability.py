@@ -146,7 +146,7 @@ class Durability:
         raise NotImplementedError
 
     def make_way(self, client: ClientRecord, message: Submit) -> str:
-        """Prepare for a Submit before it is journaled. Returns an error about its labels, which are dropped then."""
+        """Prepare for a Submit before it is journaled. Returns an error about its labels, which are then dropped."""
         raise NotImplementedError
 
     def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:

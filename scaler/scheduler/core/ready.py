@@ -69,7 +69,7 @@ class Turns:
         return True
 
     def wanted(self, group: Group) -> int:
-        """Return how many of a group's ready tasks more slots would run."""
+        """Return how many of a group's ready tasks would run if there were more slots."""
         return group.ready
 
     def may_reserve(self, _group: Group, _placed: int, /) -> bool:
@@ -103,7 +103,7 @@ class Turns:
     """Earliest time of the next call of `to_preempt`, while tasks are ready."""
 
     def to_preempt(self, _now: float, /) -> Iterable[tuple[Worker, Task, str]]:
-        """Yield workers with a started task to stop for a ready one, and the text for which one. Sets `preempt_at`."""
+        """Yield workers with a started task to stop, and a text that names the ready task. Sets `preempt_at`."""
         return ()
 
     def begin(self, now: float) -> None:

@@ -38,7 +38,7 @@ class Claims:
     tasks."""
 
     def count(self, _needs: Needs, _queue: Any, /) -> int:
-        """Return how many tasks with these needs find resources now, excluding reservations for other queues."""
+        """Return how many tasks with these needs fit into free resources, excluding reservations for other queues."""
         return sys.maxsize
 
     def is_kept_for(self, queue: Any) -> bool:

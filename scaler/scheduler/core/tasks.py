@@ -250,7 +250,7 @@ class Tasks:
             self._outbox.recall(worker, task, kill=cancel)
 
     def preempt(self, worker: Worker, task: Task, ahead: str) -> None:
-        """Ask a worker to stop a started task, which runs again later. ahead: for what, as display text."""
+        """Ask a worker to stop a started task, which runs again later. ahead: text for the task to start instead."""
         task.state = Recalled(worker, False, ahead)
         worker.count_recall(1)
         self._outbox.recall(worker, task, preempt=True)

@@ -327,7 +327,7 @@ def test_flag_and_variable_contain_a_table_as_json() -> None:
         ({"cron": "0 0 3 * * *"}, "Wrong number of fields"),
         ({"cron": "0 0 30 2 *"}, "Bad day-of-month"),
         ({"call": "print"}, "must be module:function"),
-        ({"timezone": "Mars/Base"}, "'Mars/Base' is no known time zone"),
+        ({"timezone": "Mars/Base"}, "'Mars/Base' is not a known time zone"),
         ({"missed": "all"}, "'run' or 'skip'"),
         ({"evry": 1}, "unknown key 'evry'"),
         ({"args": 3}, "args"),
