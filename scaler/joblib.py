@@ -60,7 +60,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         """Return the number of concurrent batches: `n_jobs`, or for -1 the capacity of the cluster.
 
         The capacity is the number of slots, or the number that managers may start, if larger; at least 2, because
-        joblib runs a single job in this process. Other negative numbers leave slots unused, as in joblib's own backends.
+        joblib runs a single job in this process. Other negative numbers leave slots unused, as in joblib's backends.
         """
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")

@@ -9,7 +9,7 @@ from scaler.monitor.columns import Column
 
 
 def _most(title: str) -> Column:
-    return Column(title, "count", help="Maximum part in use")
+    return Column(title, "count", help="Largest share in use")
 
 
 _BYTES = Column("Memory", "bytes", help="Peak memory of the scheduler and the listed workers")

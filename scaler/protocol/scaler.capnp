@@ -1283,7 +1283,7 @@ struct StreamValue {
   stream @0 :Data;               # chosen by the client; 16 bytes
   task @1 :Data;                 # 16 bytes
   run @2 :Data;                  # the sender's peer id, which differs if the task starts again; 8 bytes
-  number @3 :UInt64;             # of the value, from 0
+  number @3 :UInt64;             # number of the value, from 0
   piece @4 :UInt32;              # its number within the value, from 0
   more @5 :Bool;                 # further pieces follow
   payload @6 :Data;              # empty: the stream has ended before this number

@@ -94,7 +94,7 @@ class Packer:
         return saved > GAIN * self._measured_seconds * self._rate
 
     def _packed(self, frame: Buffer) -> bytes | None:
-        """Return a frame compressed, or None if compression does not pay off."""
+        """Return the compressed frame, or None if compression does not pay off."""
         size = _size_of(frame)
         if size < MIN_FRAME_BYTES or not self._pays(0.0):
             return None

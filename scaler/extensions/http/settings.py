@@ -45,7 +45,9 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, OSError):  # the latter for a directory
-        raise ValueError(f"{name!r} is not a known time zone, such as Europe/Berlin (pip install tzdata)") from None
+        raise ValueError(
+            f"{name!r} is not a known time zone: write one such as Europe/Berlin (pip install tzdata)"
+        ) from None
 
 
 def _check_cron(text: str) -> None:

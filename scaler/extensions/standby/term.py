@@ -41,7 +41,7 @@ def _file(config: SchedulerConfig) -> Path:
 
 
 def own_id(config: SchedulerConfig) -> str:
-    """Return the id of a state directory, as addresses change. Raises UsageError."""
+    """Return the id of a state directory. It identifies the scheduler, whose address may change. Raises UsageError."""
     file = _file(config).with_name("standby.id")
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

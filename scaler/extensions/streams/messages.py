@@ -13,7 +13,7 @@ class StreamValue(Message):
     stream: f.Id  # chosen by the client
     task: f.Id
     run: f.PeerId  # the sender's peer id, which differs if the task starts again
-    number: f.Count64  # of the value, from 0
+    number: f.Count64  # number of the value, from 0
     piece: f.Count32  # its number within the value, from 0
     more: bool  # further pieces follow
     payload: bytes  # empty: the stream has ended before this number

@@ -34,7 +34,7 @@ class Nearness:
     """Workers preferred by tasks with a `near` term. Times are core time."""
 
     refusal = "tasks with near need the extension 'near', which this scheduler lacks"
-    """As in `Environments`, like `left`."""
+    """Why tasks with `near` are refused, or an empty string."""
     again_at = math.inf
     """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
 
