@@ -175,9 +175,7 @@ class Preemption:
         waits: dict[bool, float] = {}
         for each in fitting:
             lower, ran = each.task.group.rank[0] - group.rank[0], now - each.began_at
-            loser = self._user_of(each.task.group)
-            gains = [user for user in gainer.line() if user not in loser.line()]
-            loses = [user for user in loser.line() if user not in gainer.line()]
+            gains, loses = _apart(gainer, self._user_of(each.task.group))
             if each.ahead is not None or lower < 0 or (not lower and not self._is_owed(gains, loses, group, each)):
                 continue
             reason = group, lower > 0
@@ -245,6 +243,12 @@ class Preemption:
         for user in (owner := self._user_of(group)).line():
             self._slots[user] += gained
             self._standings[user] += owner.mean_seconds * gained / user.share.weight
+
+
+def _apart(gainer: User, loser: User) -> tuple[list[User], list[User]]:
+    """Return two owners, each with its keys and groups that the other does not have."""
+    gains, loses = [*gainer.line()], [*loser.line()]
+    return [each for each in gains if each not in loses], [each for each in loses if each not in gains]
 
 
 def _fits(queue: ReadyQueue, candidate: Candidate) -> bool:
