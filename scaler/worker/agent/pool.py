@@ -8,7 +8,6 @@ and no unstarted attempt is lost or started twice. A recall, a time limit, or a 
 
 from __future__ import annotations
 
-import marshal
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -35,7 +34,7 @@ from scaler.worker.agent.state import (
     ProcessorState,
     micros,
 )
-from scaler.worker.frames import MARSHAL_VERSION, Results, Snapshot, ToProcessor, pack, skip_rows
+from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
 BUSY_TICK_SECONDS = 0.01
 LATE_RESULT_SECONDS = 0.005
@@ -242,7 +241,7 @@ class ProcessorPool(ProcessorTable):
             if item.devices:
                 gpus = (self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
                 values = ToProcessor.GPU_TASK, *values[1:], ",".join(gpus)
-            command.tasks.append(marshal.dumps(values, MARSHAL_VERSION))
+            command.tasks.append(pack(*values))
             item.executor = number
             processor.work_us += item.cost_us
             processor.dispatched.append(item)
