@@ -15,7 +15,7 @@ def require(library: str, what: str, distribution: str = "") -> None:
     """Raise UsageError with the command that installs a missing library."""
     try:
         is_missing = find_spec(library) is None
-    except ModuleNotFoundError:  # so is its parent
+    except ModuleNotFoundError:  # the parent package is missing too
         is_missing = True
     if is_missing:
         raise UsageError(f"{what} needs {library}, which is not installed: pip install {distribution or library}")

@@ -11,7 +11,7 @@ from typing import Never
 HASH_SEED_VARIABLE = "PYTHONHASHSEED"
 HASH_SEED = "6640"  # makes `hash("text")` equal on all workers; Dask's value
 OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"  # the starting program's options for its tasks, one per line
-ENVIRONMENT_VARIABLE = "SCALER_ENVIRONMENT"  # in processors with an environment: path of its packed requirements
+ENVIRONMENT_VARIABLE = "SCALER_ENVIRONMENT"  # path of the packed requirements, in processors with an environment
 _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 _NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that only print, between the output of tasks
 

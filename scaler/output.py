@@ -20,7 +20,7 @@ FLUSH_SECONDS = 1.0
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _READ_BYTES = 64 * 1024
-PIECE_BYTES = 4096  # per write, so that a slow reader does not look stalled; a pipe that polls as writable accepts it
+PIECE_BYTES = 4096  # size of a write; small, so that a slow reader does not look stalled; fits into any writable pipe
 
 WriteSome = Callable[[memoryview], int]  # returns the number of bytes written; raises OSError without a reader
 

@@ -13,7 +13,7 @@ class Contact:
     def __init__(self, address: str, now: float) -> None:
         self._address = address
         self.broken_at: float | None = now
-        """None while connected."""
+        """Time of the disconnection; None while connected."""
         self._due_seconds = FIRST_SECONDS
 
     def broken(self, now: float) -> None:

@@ -99,7 +99,7 @@ class TaskSession:
                     self._restart(stand_ins)
                 case _:
                     assert_never(each)
-        while self._failed_uploads:  # after all adds: later tasks may reference waiting ones
+        while self._failed_uploads:  # after all additions, because later tasks may reference waiting tasks
             self._drop_waiting(self._failed_uploads.pop(), commands)
         if ready is not None:
             self._send(commands, ready, now)
@@ -235,7 +235,7 @@ class TaskSession:
         self.unsent_bytes = self._unsent_count = 0
         return tasks
 
-    # -- questions about a task
+    # -- queries about a task
 
     def why_unsent(self, task: t.ClientTask) -> str:
         """Return why a task has not been sent to the scheduler; empty if it was sent."""

@@ -24,10 +24,10 @@ from scaler.processes import exit_field
 
 START_SECONDS = 60.0  # time limit for a component to become ready
 STOP_SECONDS = 10.0
-KILL_AFTER_SECONDS = 9.0  # after the start of the stop, remaining processes are killed
-TIER_SECONDS = 6.0  # after the start of the stop, tiers that wait for higher ones are terminated
+KILL_AFTER_SECONDS = 9.0  # time from the start of a stop until remaining processes are killed
+TIER_SECONDS = 6.0  # time from the start of a stop until tiers that wait for higher tiers are terminated
 MAX_RESTARTS = 10  # number of restarts within RESTART_SECONDS after which a component has failed
-RESTART_SECONDS = 60.0  # how long a failure counts
+RESTART_SECONDS = 60.0  # period in which a failure counts
 RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)  # no delay after the first failure, then 0.5, 1, 2, 2, ... seconds
 INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
 
@@ -97,7 +97,7 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Entry:
-    """One component. pid: 0 without a process. failed_at: failures within RESTART_SECONDS."""
+    """State of one component. pid: 0 if no process runs. failed_at: times of failures within RESTART_SECONDS."""
 
     component: ComponentProcess
     phase: _Phase = _Phase.IDLE
@@ -134,7 +134,7 @@ class Supervision:
         self._hurried = False
         self._stepped_at = -math.inf
         self._commands: list[Command] = []
-        self.addresses: dict[str, Mapping[str, str]] = {}  # by purpose, of each component that was ready
+        self.addresses: dict[str, Mapping[str, str]] = {}  # addresses by purpose, for each component that was ready
         self.failure: str | None = None  # the failure that ended the run, with the component's last lines
         self.exit_code = 0  # 1 after a failure, 2 after invalid settings
         self.restarts: dict[str, str] = {}  # number of restarts of each component, and the last reason

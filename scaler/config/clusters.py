@@ -22,7 +22,7 @@ M = TypeVar("M", bound=SettingsModel)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherConfig:
     object_storage_server: ObjectStorageServerConfig | None = None
-    """None: the scheduler contains the object storage, or uses a remote one."""
+    """Settings of the object storage; None: the scheduler contains the storage, or uses a remote one."""
     processes: Mapping[str, SettingsModel] = field(default_factory=dict)
     """Settings of extensions' processes, by section."""
     scheduler: SchedulerConfig

@@ -124,7 +124,7 @@ class Sources:
     environment: Mapping[str, str] = field(default_factory=dict)
     file: ConfigFile | None = None
     table: Section | None = None  # the component's table in the file
-    implied: Mapping[str, object] = field(default_factory=dict)  # from other components; weaker than TOML
+    implied: Mapping[str, object] = field(default_factory=dict)  # from other components; a TOML file takes precedence
 
 
 @dataclass(frozen=True, slots=True)

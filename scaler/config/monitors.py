@@ -74,4 +74,4 @@ class TopConfig(MonitorConfig):
     section = "top"
 
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=OF_TIMEOUT_SECONDS, metavar="SECONDS")] = 5.0
-    """Timeout for finding a scheduler at startup, and for questions about a task."""
+    """Timeout for finding a scheduler at startup, and for queries about a task."""

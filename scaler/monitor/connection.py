@@ -134,7 +134,7 @@ class Asking:
 
 _log = logging.getLogger(__name__)
 READ_SECONDS = 1.0
-"""Pause between two questions about the state when connected with a client's key."""
+"""Pause between two queries for the state when connected with a client's key."""
 WHICH_ADDRESS = "use the monitor address, which the scheduler prints at startup (by default its port + 2)"
 
 

@@ -85,7 +85,7 @@ class _Window:
         before = {row.name: row for row in first.functions}
         all_listed = first.totals.functions <= len(first.functions)
         self.ran: dict[str, FunctionRow] = {}
-        """By name: functions, with the number and total time of tasks that ended in the window."""
+        """Functions by name, with the number and total time of tasks that ended in the window."""
         for row in last.functions:
             known = before.get(row.name, FunctionRow() if all_listed else None)
             if known is not None and known.ended <= row.ended and known.failed <= row.failed:

@@ -238,7 +238,7 @@ def _mismatch(keys: PeerKeys | None) -> tuple[str, int]:
 
 
 def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
-    """Return the meaning of a failed connection, and after how many consecutive failures it counts as a refusal."""
+    """Return why a connection failed, and the number of consecutive failures that count as a refusal."""
     key = "" if keys is None else keys.name
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         if str(value) == REVOKED and keys is not None:

@@ -167,7 +167,7 @@ class ZmqListener(ZmqEnd):
             self._socket.curve_publickey = keys.pair.public.encode()
             self._socket.curve_secretkey = keys.pair.secret.encode()
             self._socket.zap_domain = self._domain
-        self._links: dict[int, ZmqLink] = {}  # by descriptor
+        self._links: dict[int, ZmqLink] = {}  # links by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
         self._blocked: dict[ZmqLink, None] = {}

@@ -180,7 +180,7 @@ class Authenticator:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.servers: dict[bytes, ServerKeys] = {}
-        """By ZAP domain."""
+        """Server keys by ZAP domain."""
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ADDRESS)

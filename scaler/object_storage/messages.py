@@ -74,10 +74,10 @@ class StorageStatus(Message):
     bytes: f.Count64
     limit_bytes: f.Count64
     waiting_gets: f.Count64
-    spilled_bytes: f.Count64 = 0  # of objects in spill_directory
+    spilled_bytes: f.Count64 = 0  # size of the objects in spill_directory
     state_bytes: f.Count64 = 0  # disk usage of state_directory
     disk_failure: str = ""  # why state_directory rejects objects, or empty
-    hits: f.Count64 = 0  # as in StoreReport
+    hits: f.Count64 = 0  # see StoreReport
     misses: f.Count64 = 0
 
 
@@ -112,8 +112,8 @@ class ChunksFetched(Message):
 
     ids: f.Ids
     firsts: f.Numbers32  # number of the first chunk, from 0
-    counts: f.Numbers32  # of chunks
-    sizes: f.Sizes  # of the whole objects
+    counts: f.Numbers32  # number of chunks in each run
+    sizes: f.Sizes  # sizes of the whole objects
 
 
 @message(75, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
@@ -122,7 +122,7 @@ class FetchesFailed(Message):
 
     ids: f.Ids
     firsts: f.Numbers32
-    sources: f.Numbers32  # of FetchChunks
+    sources: f.Numbers32  # see FetchChunks
     unreachable: f.Flags  # 1: the source is unreachable from this store; 0: the source does not have the chunks
 
 
@@ -132,7 +132,7 @@ class StoreReport(Message):
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     objects: f.Count64
-    used_bytes: f.Count64  # of memory
+    used_bytes: f.Count64  # memory for objects
     spilled_bytes: f.Count64
     hits: f.Count64  # gets of present objects
     misses: f.Count64  # gets that fetched the object
@@ -143,7 +143,7 @@ class FetchChunks(Message):
     """Runs of chunks to fetch. `chunks.chunk_bytes` returns the chunk size for an object's size."""
 
     ids: f.Ids
-    sizes: f.Sizes  # of the whole objects; 0: unknown, and the run is the whole object
+    sizes: f.Sizes  # sizes of the whole objects; 0: unknown, and the run is the whole object
     firsts: f.Numbers32
     counts: f.Numbers32
     sources: f.Numbers32  # numbers of stores; 0: the object storage
@@ -175,7 +175,7 @@ class StoreAddress:
     peer: f.PeerId  # its peer id at the scheduler
     address: str
     public_key: str
-    backend_key: bytes = field(default=b"", repr=False)  # key of UseBackend; for the backend only
+    backend_key: bytes = field(default=b"", repr=False)  # UseBackend.key; empty for other stores
 
 
 @message(81, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,), batch=True)
@@ -191,13 +191,13 @@ class UseBackend(Message):
     """Backend of the object storage, for all stores. First message of each of its sessions."""
 
     url: str  # URL of this run's folder
-    key: bytes = field(repr=False)  # verifies its content
+    key: bytes = field(repr=False)  # verifies the folder's content
 
 
 @message(83, to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
-    """Names objects of which the object storage must keep copies. It names the objects that it already has in
+    """Names objects of which the object storage must keep copies. Copies that it already has are named in
     ObjectsHeld. It fetches missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space."""
 
     ids: f.Ids
-    sizes: f.Sizes  # 0: not known
+    sizes: f.Sizes  # 0: unknown

@@ -94,7 +94,7 @@ class Requests:
     def __init__(
         self, address: str, timeout_seconds: float, now: float, get_timeout_seconds: float | None = None
     ) -> None:
-        """get_timeout_seconds: timeout of gets while the storage is unreachable; None: timeout_seconds."""
+        """get_timeout_seconds: timeout for gets while the storage is unreachable; None: timeout_seconds."""
         self.wake_at = math.inf
         """Time at which `step` is due without input; inf: never."""
         self._address = address
@@ -104,7 +104,7 @@ class Requests:
         """Whether the connection passes descriptors of shared memory; None before the first Welcome."""
         self._away_since: float | None = now
         self._refused: RefusedError | None = None
-        self._calls: dict[StorageCall, None] = {}  # in order of start
+        self._calls: dict[StorageCall, None] = {}  # in the order in which they began
         self._gets: dict[StorageCall, None] = {}  # calls with a separate timeout
         self._puts: deque[PutCall] = deque()  # not fully sent
         self._unsent_gets: deque[GetCall] = deque()

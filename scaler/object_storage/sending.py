@@ -45,7 +45,7 @@ class Sending:
     message: GetObject
     parts: list[int]
     body: Body | None
-    """None: chunks of an incomplete body."""
+    """The body to send; None: chunks of an incomplete body."""
     size_bytes: int
     frames: list[memoryview] | None = None
     """Frames of the requested range; None: the whole body."""

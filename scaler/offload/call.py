@@ -46,7 +46,7 @@ class Call:
     arguments: Buffer
     inputs: Sequence[Buffer] = ()
     serializer: Buffer = b""
-    """Empty: the built-in one."""
+    """The user's serializer; empty: the built-in one."""
     retry_on: Buffer = b""
     """Pickled tuple of exception types, pickled predicate of an exception, or empty."""
     name: str = ""

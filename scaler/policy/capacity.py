@@ -116,7 +116,7 @@ class CapacityPlan:
         self.together = 0  # most units grown for one gang
         self.reasons: list[str] = []
         self.idle_reason = "no work"
-        self.is_at_limit = False  # whether work would need more units than the limit allows
+        self.is_at_limit = False  # the work needs more units than the limit allows
         self.most_units = most_units
         self._growth_used = 0
         tick = self.startup / PENDING_STEPS
@@ -259,7 +259,7 @@ MAX_COOLDOWN_SECONDS = 1800.0
 RETURN_SHARE = 0.68  # cooldown as a share of the start-up time, within the bounds above
 LONGEST_IDLE = 3.0  # limit of extended cooldowns, as a multiple of the time to replace a unit
 MIN_LONGEST_SECONDS, MAX_LONGEST_SECONDS = 10.0, 3600.0  # bounds of that limit
-SHORTAGE_SECONDS = 900.0  # how long a shortage of units extends the cooldown
+SHORTAGE_SECONDS = 900.0  # period for which a shortage of units extends the cooldown
 LULL_SECONDS = 3.0
 LULLS = 1.5  # minimum cooldown after a shortage, as a multiple of the preceding lull
 

@@ -86,11 +86,11 @@ class ManagerView(UnitFacts):
     queue_seconds: float | None = None
     """Measured time in a queue before a unit starts; None until a unit has left the queue."""
     trouble: str = ""
-    """Why the manager cannot start units now, or ""."""
+    """Reason why the manager cannot start units now; empty if it can."""
     dispatch_seconds: float = 0.0
     """Time from dispatch to a free slot until the task starts: measured, else usual_dispatch_seconds; 0: none."""
     tasks: int = 0
-    """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is not known yet."""
+    """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is still unknown."""
     tasks_begun: int = 0
     """Number of these tasks that are running and have been charged the minimum."""
     busy_slots: float = 0.0

@@ -30,10 +30,10 @@ MAX_ENTRIES = 65_536
 MAX_ROWS = 32_768
 """Maximum tasks of a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
 RAGGED_PER_ROW = 8
-"""Entries of ragged columns, such as references, that count as one row."""
+"""Number of entries in ragged columns, such as references, that count as one row."""
 
 MAX_DISPLAY_CHARACTERS = 8_192
-"""Maximum length of a text. Longer ones are truncated."""
+"""Maximum length of a text. Longer texts are truncated."""
 
 WORD_BYTES = 8
 BYTES, U16, U32, U64, STRUCTS = 2, 3, 4, 5, 7

@@ -249,7 +249,7 @@ class Outcome(IntEnum):
 
     SUCCESS = 0
     EXCEPTION = 1  # the task's own exception; the payload holds it and its traceback
-    EXCEPTION_TO_RETRY = 2  # the same, of a type in `retry_on`. From workers only
+    EXCEPTION_TO_RETRY = 2  # an exception of a type in `retry_on`. From workers only
     CANCELLED = 3
     TIMED_OUT = 4
     REJECTED = 5
@@ -258,8 +258,8 @@ class Outcome(IntEnum):
     POISON = 8
     OBJECT_LOST = 9
     NOT_STARTED = 10  # the attempt never began and is retried without a charge. From workers only
-    MEMORY_LIMIT = 11  # it exceeded its memory limit
-    OUT_OF_MEMORY = 12  # its worker or machine ran out of memory. From workers only
+    MEMORY_LIMIT = 11  # the task exceeded its memory limit
+    OUT_OF_MEMORY = 12  # the task's worker or machine ran out of memory. From workers only
     INPUT_MISSING = 13  # like NOT_STARTED; the storage lacks the object whose id begins the payload
 
 
@@ -352,14 +352,14 @@ class UnitFacts:
 
     max_slots: f.Limit
     unit_slots: f.Count32
-    capabilities: Offers = field(default_factory=dict)  # of each unit, as configured
+    capabilities: Offers = field(default_factory=dict)  # capabilities of each unit, as configured
     fixed: bool = False  # always has max_slots, and ignores policies
-    unit_memory_bytes: f.Count64 = 0  # for all tasks of a unit; 0: not known before its first worker has joined
+    unit_memory_bytes: f.Count64 = 0  # for all tasks of a unit; 0: unknown until a worker has joined
     backlog: f.Count32 = 0  # queued units to keep when demand falls, because new ones would have to wait again
     unit_price: f.Price = 0.0  # per unit and hour, in the currency of spend_limit; 0: free or unknown
     unit_minimum_seconds: f.Seconds = 0.0  # minimum charged lifetime of a unit
-    usual_startup_seconds: f.Seconds = 0.0  # from start to worker, without a queue, until measured; 0: unknown
-    usual_dispatch_seconds: f.Seconds = 0.0  # from assigning a task to a free slot to its start, until measured
+    usual_startup_seconds: f.Seconds = 0.0  # assumed time until a worker connects, excluding queue time; 0: unknown
+    usual_dispatch_seconds: f.Seconds = 0.0  # assumed delay until a task begins on a free slot
     charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
     minimum_units: f.Count32 = 0  # units that always exist
     warm_units: f.Count32 = 0  # running units that are kept when work ends
@@ -408,9 +408,9 @@ class Hello(Message):
     pid: f.Count32
     details: Details = None
     owner_token: f.OptionalId = field(default=b"", repr=False)
-    """Of Welcome, to the object storage. Between schedulers: id of their cluster."""
+    """To the object storage: the token from Welcome. Between schedulers: the id of their cluster."""
     compression: str = ""  # supported compression of frames: zstd; empty: none
-    epoch: f.Count64 = 0  # of a scheduler: see Welcome
+    epoch: f.Count64 = 0  # the scheduler's: see Welcome
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
@@ -430,7 +430,7 @@ class Welcome(Message):
     incarnation: f.Count64  # changes with every start of the server
     lease_seconds: f.Seconds  # how long the server keeps the session of an unreachable peer
     heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
-    object_storage_address: str = ""  # empty: not known
+    object_storage_address: str = ""  # empty: unknown
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
     owner_token: f.OptionalId = field(default=b"", repr=False)
     """Proves to the object storage that the peer id belongs to the client; empty without keys. Between schedulers: see
@@ -483,7 +483,7 @@ class Spec:
 
     function: f.Id  # id of a registered function
     serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
-    needs: Needs = ()  # in ascending order of the names
+    needs: Needs = ()  # in ascending order by name
     priority: f.Signed64 = 0  # higher runs first
     retries: f.Count32 = 3  # after exceptions of retry_on; 0: starts at most once
     retry_on: bytes = b""
@@ -551,7 +551,7 @@ class Submit(Message):
 class AcknowledgeResults(Message):
     """Carries Submit.acknowledged when the client has nothing to submit."""
 
-    acknowledged: f.Count64  # as in Submit
+    acknowledged: f.Count64  # see Submit
 
 
 @message(7, to_scheduler=CLIENTS)
@@ -563,7 +563,7 @@ class Cancel(IdList):
 class Clear(Message):
     """Cancels all tasks of the client and releases all its objects and functions."""
 
-    client: f.OptionalPeerId = b""  # from an admin: the client to clear
+    client: f.OptionalPeerId = b""  # the client to clear, if an admin sends this
 
 
 @message(9, to_scheduler=CLIENTS)
@@ -618,8 +618,8 @@ class Recall(Message):
 
     ids: f.Ids
     attempts: f.Attempts
-    kill: bool  # true: kill the started ones. False: they run on.
-    preempt: bool = False  # true: stop the started ones, as in Spec.preemptible. Workers that cannot let them run on.
+    kill: bool  # true: kill started attempts; false: let them run
+    preempt: bool = False  # true: stop started attempts (see Spec.preemptible), if the worker can
 
 
 @message(15, to_scheduler=(WORKER,))
@@ -629,7 +629,7 @@ class Returned(Message):
 
     ids: f.Ids
     attempts: f.Attempts
-    started: f.Flags  # false: never started, and dropped. True: still running; a Done follows.
+    started: f.Flags  # false: dropped before its start; true: still running, and a Done follows
 
 
 @message(16, to_scheduler=(WORKER,))
@@ -638,7 +638,7 @@ class Suspended(Message):
 
     ids: f.Ids
     attempts: f.Attempts
-    suspended: f.Flags  # false: it continues and occupies a slot again
+    suspended: f.Flags  # false: the attempt continues and occupies a slot again
 
 
 @message(17, to_scheduler=(WORKER,), batch=True)
@@ -648,7 +648,7 @@ class Done(Message):
     ids: f.Ids
     attempts: f.Attempts
     outcomes: Outcomes
-    payloads: f.Payloads  # as in Finished
+    payloads: f.Payloads  # see Finished
     duration_us: f.Durations  # wall time
     cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
     peak_bytes: f.Profile = field(default_factory=list)  # peak memory
@@ -665,8 +665,8 @@ class Started(Message):
     """Tasks that have run for 50 ms. Shorter tasks end without this message."""
 
     ids: f.Ids
-    began_us: f.Times = field(default_factory=list)  # as in Done; clients do not get it
-    lanes: f.Lanes = field(default_factory=list)  # as in Done; clients do not get it
+    began_us: f.Times = field(default_factory=list)  # see Done; not sent to clients
+    lanes: f.Lanes = field(default_factory=list)  # see Done; not sent to clients
     requeued: bool = False  # to clients: the tasks no longer run, and run again later
 
 
@@ -676,7 +676,7 @@ class Output(Message):
 
     task: f.Id
     is_stderr: bool
-    text: bytes  # bytes as written
+    text: bytes  # the output, unchanged
 
 
 @message(20, to_scheduler=(WORKER,))
@@ -700,7 +700,7 @@ class ProcessorStatus:
     suspended: bool
     running: f.OptionalId = b""  # the running task, or empty
     running_seconds: f.Seconds = 0.0
-    lane: f.Count32 = 0  # as in Done
+    lane: f.Count32 = 0  # see Done
     waits_for: str = ""  # "waits for ...", other than nested tasks; empty: nothing
 
 
@@ -710,7 +710,7 @@ class FunctionUse:
     processor, sampled twice a second."""
 
     function: str
-    samples: f.Count64  # taken while its tasks ran, or after only its tasks had run
+    samples: f.Count64  # number taken while its tasks ran, or after only its tasks had run
     mean_bytes: f.Count64  # mean resident memory in the samples
     peak_bytes: f.Count64  # peak resident memory, since the worker's start
 
@@ -746,14 +746,14 @@ class Heartbeat(Message):
     """Heartbeat of any other peer."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
-    latency_seconds: f.Seconds = 0.0  # round trip of the previous heartbeat; 0: not known yet
+    latency_seconds: f.Seconds = 0.0  # round trip of the previous heartbeat; 0: unknown
 
 
 @message(23, from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class HeartbeatEcho(Message):
     """Answers a heartbeat."""
 
-    sent_at: f.Clock  # of the heartbeat
+    sent_at: f.Clock  # copied from the heartbeat
     answered_at: f.Clock = 0.0
 
 
@@ -771,7 +771,7 @@ class Relay(Message):
 
     client: f.PeerId  # the nested client
     body: bytes  # a Body, framed as usual
-    task: f.OptionalId = b""  # from the worker: the task in the client's process, or empty
+    task: f.OptionalId = b""  # the task in the client's process, if a worker sends this, or empty
 
 
 @message(26, to_scheduler=(WORKER,))
@@ -809,7 +809,7 @@ class UnitState(StrEnum):
     STOPPING = "stopping"
     FAILED = "failed"
     STOPPED = "stopped"
-    WAITING = "waiting"  # in a shared queue, with unknown waiting time
+    WAITING = "waiting"  # in a shared queue, for an unknown time
 
 
 @dataclass(slots=True)
@@ -821,7 +821,7 @@ class UnitStatus:
     slots: f.Count32
     age_seconds: f.Seconds
     reason: str = ""  # display text, or empty
-    remaining_seconds: f.Seconds = 0.0  # until its time limit; 0: no known limit
+    remaining_seconds: f.Seconds = 0.0  # time until the unit's limit; 0: no known limit
 
 
 @message(30, to_scheduler=(MANAGER,))
@@ -912,7 +912,7 @@ class SessionRow:
     ended: f.Count64
     failed: f.Count64
     size_bytes: f.Count64  # arguments and results in the scheduler
-    idle_seconds: f.Seconds  # since its last use, or the end of its last task
+    idle_seconds: f.Seconds  # time since its last use, or since its last task ended
 
 
 @message(58, to_scheduler=CLIENTS)
@@ -935,9 +935,9 @@ class WorkerReport(Message):
 
     ids: f.Ids
     attempts: f.Attempts
-    suspended: f.Flags  # as in Suspended
+    suspended: f.Flags  # see Suspended
     once: f.Flags  # 1: the task has retries=0
-    devices: f.Devices = field(default_factory=list)  # as in RunGroup
+    devices: f.Devices = field(default_factory=list)  # see RunGroup
 
 
 @message(68, from_scheduler=(WORKER,))
@@ -963,10 +963,10 @@ class PersistResults(IdList):
 class CallReport:
     """Progress of a client's call. items: 0 while unknown."""
 
-    number: f.Count64  # as in Spec.call
+    number: f.Count64  # see Spec.call
     verb: str  # the method of the client: map, get, ...
-    name: str  # of the function, or of the graph
-    items: f.Count64 = 0  # in all
+    name: str  # name of the function or graph
+    items: f.Count64 = 0  # total number
     has_chunks: bool = False  # its tasks are chunks, and the following columns count items
     sent: f.Count64 = 0  # submitted items
     ended: f.Count64 = 0  # ended items, including failed ones
@@ -985,7 +985,7 @@ class CallsReported(Message):
 class TasksProfiled(Message):
     """Profile of a task, or of several short tasks of one function, since the last such message."""
 
-    task: f.Id  # the last one
+    task: f.Id  # the most recent task
     document: bytes  # UTF-8 JSON: function name, whether it covers only this task, and a profile
 
 
@@ -993,8 +993,8 @@ class TasksProfiled(Message):
 class LogLine:
     """A record of a worker's own log."""
 
-    unix_seconds: f.Clock  # by the worker's wall clock
-    level: str  # its name, such as WARNING
+    unix_seconds: f.Clock  # time on the worker's wall clock
+    level: str  # name of the level, such as WARNING
     logger: str
     text: str
     task: f.OptionalId = b""  # task that the record concerns
@@ -1005,7 +1005,7 @@ class WorkerLogged(Message):
     """Records of the worker's own log since the last such message, at level `WARNING` or above."""
 
     lines: Annotated[list[LogLine], f.PartList(LogLine)]
-    dropped: f.Count32 = 0  # records omitted since then, beyond the limit
+    dropped: f.Count32 = 0  # records omitted since the last such message, beyond the limit
 
 
 @message(96, to_scheduler=CLIENTS)
@@ -1014,7 +1014,7 @@ class RestartWorkers(Inquiry):
 
     has_effects = True
 
-    workers: PeerIds  # none: all
+    workers: PeerIds  # empty: all workers
     graceful: bool  # running tasks finish first
 
 
@@ -1038,7 +1038,7 @@ class JoinGang(Inquiry):
     extension: ClassVar[str] = "gangs"
     task: f.Id
     host: str  # address of the member's host
-    port: f.Count32  # free there
+    port: f.Count32  # a free port on that host
 
 
 @message(105, from_scheduler=CLIENTS)
@@ -1047,7 +1047,7 @@ class GangFormed(Reply):
 
     rank: f.Count32
     hosts: HostAddresses  # addresses by rank
-    port: f.Count32  # free on the host of rank 0
+    port: f.Count32  # a free port on the host of rank 0
 
 
 @message(100, from_scheduler=(*CLIENTS, MONITOR))

@@ -174,7 +174,7 @@ enum Outcome {
   # Outcome of a task or attempt. The payload is UTF-8 text, except for SUCCESS and the two exceptions.
   success @0;
   exception @1;                  # the task's own exception; the payload holds it and its traceback
-  exceptionToRetry @2;           # the same, of a type in `retry_on`. From workers only
+  exceptionToRetry @2;           # an exception of a type in `retry_on`. From workers only
   cancelled @3;
   timedOut @4;
   rejected @5;
@@ -183,8 +183,8 @@ enum Outcome {
   poison @8;
   objectLost @9;
   notStarted @10;                # the attempt never began and is retried without a charge. From workers only
-  memoryLimit @11;               # it exceeded its memory limit
-  outOfMemory @12;               # its worker or machine ran out of memory. From workers only
+  memoryLimit @11;               # the task exceeded its memory limit
+  outOfMemory @12;               # the task's worker or machine ran out of memory. From workers only
   inputMissing @13;              # like NOT_STARTED; the storage lacks the object whose id begins the payload
 }
 
@@ -246,14 +246,14 @@ struct ManagerDetails {
   kind @1 :Text;                 # type of the manager as in the configuration, such as baremetal_native
   maxConcurrency @2 :Int64;      # -1: no limit
   unitSlots @3 :UInt32;
-  capabilities @4 :List(Capability);  # of each unit, as configured
+  capabilities @4 :List(Capability);  # capabilities of each unit, as configured
   fixed @5 :Bool;                # always has max_slots, and ignores policies
-  unitMemoryBytes @6 :UInt64;    # for all tasks of a unit; 0: not known before its first worker has joined
+  unitMemoryBytes @6 :UInt64;    # for all tasks of a unit; 0: unknown until a worker has joined
   backlogUnits @7 :UInt32;       # queued units to keep when demand falls, because new ones would have to wait again
   unitPrice @8 :Float64;         # per unit and hour, in the currency of spend_limit; 0: free or unknown
   unitMinimumSeconds @9 :Float64;  # minimum charged lifetime of a unit
-  usualStartupSeconds @10 :Float64;  # from start to worker, without a queue, until measured; 0: unknown
-  usualDispatchSeconds @11 :Float64;  # from assigning a task to a free slot to its start, until measured
+  usualStartupSeconds @10 :Float64;  # assumed time until a worker connects, excluding queue time; 0: unknown
+  usualDispatchSeconds @11 :Float64;  # assumed delay until a task begins on a free slot
   chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds apply to tasks; units are free
   minimumUnits @13 :UInt32;      # units that always exist
   warmUnits @14 :UInt32;         # running units that are kept when work ends
@@ -284,9 +284,9 @@ struct Hello {
   managerDetails @10 :ManagerDetails;  # or not set
   storeDetails @11 :StoreDetails;  # or not set
   ownerToken @12 :Data;
-  # Of Welcome, to the object storage. Between schedulers: id of their cluster; 16 bytes, or empty
+  # To the object storage: the token from Welcome. Between schedulers: the id of their cluster; 16 bytes, or empty
   compression @13 :Text;         # supported compression of frames: zstd; empty: none
-  epoch @14 :UInt64;             # of a scheduler: see Welcome
+  epoch @14 :UInt64;             # the scheduler's: see Welcome
 }
 
 struct Welcome {
@@ -297,7 +297,7 @@ struct Welcome {
   incarnation @1 :UInt64;        # changes with every start of the server
   leaseSeconds @2 :Float64;      # how long the server keeps the session of an unreachable peer
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
-  objectStorageAddress @4 :Text;  # empty: not known
+  objectStorageAddress @4 :Text;  # empty: unknown
   maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
   ownerToken @6 :Data;
   # Proves to the object storage that the peer id belongs to the client; empty without keys. Between schedulers: see
@@ -348,7 +348,7 @@ struct Spec {
   # Common properties of a group's tasks. Tasks with equal specs form one group.
   function @0 :Data;             # id of a registered function; 16 bytes
   serializer @1 :Data;           # id of the user's registered serializer; empty: the built-in one; 16 bytes, or empty
-  needs @2 :List(Capability);    # in ascending order of the names
+  needs @2 :List(Capability);    # in ascending order by name
   priority @3 :Int64;            # higher runs first
   retries @4 :UInt32;            # after exceptions of retry_on; 0: starts at most once
   retryOn @5 :Data;
@@ -406,7 +406,7 @@ struct Submit {
 struct AcknowledgeResults {
   # Carries Submit.acknowledged when the client has nothing to submit.
   # client, admin -> scheduler.
-  acknowledged @0 :UInt64;       # as in Submit
+  acknowledged @0 :UInt64;       # see Submit
 }
 
 struct Cancel {
@@ -418,7 +418,7 @@ struct Cancel {
 struct Clear {
   # Cancels all tasks of the client and releases all its objects and functions.
   # client, admin -> scheduler.
-  client @0 :Data;               # from an admin: the client to clear; 8 bytes, or empty
+  client @0 :Data;               # the client to clear, if an admin sends this; 8 bytes, or empty
 }
 
 struct Pin {
@@ -477,8 +477,8 @@ struct Recall {
   # scheduler -> worker.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  kill @2 :Bool;                 # true: kill the started ones. False: they run on
-  preempt @3 :Bool;              # true: stop the started ones, as in Spec.preemptible. Workers that cannot let them run on
+  kill @2 :Bool;                 # true: kill started attempts; false: let them run
+  preempt @3 :Bool;              # true: stop started attempts (see Spec.preemptible), if the worker can
 }
 
 struct Returned {
@@ -487,7 +487,7 @@ struct Returned {
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  started @2 :List(UInt8);       # false: never started, and dropped. True: still running; a Done follows; 0 or 1
+  started @2 :List(UInt8);       # false: dropped before its start; true: still running, and a Done follows; 0 or 1
 }
 
 struct Suspended {
@@ -495,7 +495,7 @@ struct Suspended {
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  suspended @2 :List(UInt8);     # false: it continues and occupies a slot again; 0 or 1
+  suspended @2 :List(UInt8);     # false: the attempt continues and occupies a slot again; 0 or 1
 }
 
 struct Done {
@@ -516,7 +516,7 @@ struct Done {
   # ended calls of a map chunk; 0: the task is a single call; empty when no task of the batch has it
   failedCalls @11 :List(UInt64);  # failed calls among these; empty when no task of the batch has it
   payloadSizes @12 :List(UInt32);  # in bytes
-  payloads @13 :Data;            # as in Finished; one behind the other
+  payloads @13 :Data;            # see Finished; one behind the other
 }
 
 struct Started {
@@ -524,8 +524,8 @@ struct Started {
   # worker -> scheduler.
   # scheduler -> client, admin.
   ids @0 :Data;                  # column of ids
-  beganUs @1 :List(UInt64);      # as in Done; clients do not get it; microseconds of the worker's monotonic clock, or empty
-  lanes @2 :List(UInt16);        # as in Done; clients do not get it; or empty
+  beganUs @1 :List(UInt64);      # see Done; not sent to clients; microseconds of the worker's monotonic clock, or empty
+  lanes @2 :List(UInt16);        # see Done; not sent to clients; or empty
   requeued @3 :Bool;             # to clients: the tasks no longer run, and run again later
 }
 
@@ -535,7 +535,7 @@ struct Output {
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   isStderr @1 :Bool;
-  text @2 :Data;                 # bytes as written
+  text @2 :Data;                 # the output, unchanged
 }
 
 struct Printed {
@@ -557,7 +557,7 @@ struct ProcessorStatus {
   suspended @4 :Bool;
   running @5 :Data;              # the running task, or empty; 16 bytes, or empty
   runningSeconds @6 :Float64;
-  lane @7 :UInt32;               # as in Done
+  lane @7 :UInt32;               # see Done
   waitsFor @8 :Text;             # "waits for ...", other than nested tasks; empty: nothing
 }
 
@@ -565,7 +565,7 @@ struct FunctionUse {
   # Memory used by tasks of one function name on a worker since the previous report. Memory is that of the whole
   # processor, sampled twice a second.
   function @0 :Text;
-  samples @1 :UInt64;            # taken while its tasks ran, or after only its tasks had run
+  samples @1 :UInt64;            # number taken while its tasks ran, or after only its tasks had run
   meanBytes @2 :UInt64;          # mean resident memory in the samples
   peakBytes @3 :UInt64;          # peak resident memory, since the worker's start
 }
@@ -601,14 +601,14 @@ struct Heartbeat {
   # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
-  latencySeconds @1 :Float64;    # round trip of the previous heartbeat; 0: not known yet
+  latencySeconds @1 :Float64;    # round trip of the previous heartbeat; 0: unknown
 }
 
 struct HeartbeatEcho {
   # Answers a heartbeat.
   # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # object storage -> client, worker, monitor, admin, scheduler, store.
-  sentAt @0 :Float64;            # of the heartbeat; a reading of the sender's clock
+  sentAt @0 :Float64;            # copied from the heartbeat; a reading of the sender's clock
   answeredAt @1 :Float64;        # a reading of the sender's clock
 }
 
@@ -626,7 +626,7 @@ struct Relay {
   # scheduler -> worker.
   client @0 :Data;               # the nested client; 8 bytes
   body @1 :Data;                 # a Body, framed as usual
-  task @2 :Data;                 # from the worker: the task in the client's process, or empty; 16 bytes, or empty
+  task @2 :Data;                 # the task in the client's process, if a worker sends this, or empty; 16 bytes, or empty
 }
 
 struct RelayClosed {
@@ -661,7 +661,7 @@ enum UnitState {
   stopping @2;
   failed @3;
   stopped @4;
-  waiting @5;                    # in a shared queue, with unknown waiting time
+  waiting @5;                    # in a shared queue, for an unknown time
 }
 
 struct UnitStatus {
@@ -671,7 +671,7 @@ struct UnitStatus {
   slots @2 :UInt32;
   ageSeconds @3 :Float64;
   reason @4 :Text;               # display text, or empty
-  remainingSeconds @5 :Float64;  # until its time limit; 0: no known limit
+  remainingSeconds @5 :Float64;  # time until the unit's limit; 0: no known limit
 }
 
 struct ManagerStatus {
@@ -759,7 +759,7 @@ struct SessionRow {
   ended @6 :UInt64;
   failed @7 :UInt64;
   sizeBytes @8 :UInt64;          # arguments and results in the scheduler
-  idleSeconds @9 :Float64;       # since its last use, or the end of its last task
+  idleSeconds @9 :Float64;       # time since its last use, or since its last task ended
 }
 
 struct ListSessions {
@@ -781,10 +781,10 @@ struct WorkerReport {
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  suspended @2 :List(UInt8);     # as in Suspended; 0 or 1
+  suspended @2 :List(UInt8);     # see Suspended; 0 or 1
   once @3 :List(UInt8);          # 1: the task has retries=0; 0 or 1
   deviceCounts @4 :List(UInt32);  # entries of each row, or empty
-  devices @5 :List(UInt8);       # as in RunGroup
+  devices @5 :List(UInt8);       # see RunGroup
 }
 
 struct ReleaseResults {
@@ -807,10 +807,10 @@ struct PersistResults {
 
 struct CallReport {
   # Progress of a client's call. items: 0 while unknown.
-  number @0 :UInt64;             # as in Spec.call
+  number @0 :UInt64;             # see Spec.call
   verb @1 :Text;                 # the method of the client: map, get, 
-  name @2 :Text;                 # of the function, or of the graph
-  items @3 :UInt64;              # in all
+  name @2 :Text;                 # name of the function or graph
+  items @3 :UInt64;              # total number
   hasChunks @4 :Bool;            # its tasks are chunks, and the following columns count items
   sent @5 :UInt64;               # submitted items
   ended @6 :UInt64;              # ended items, including failed ones
@@ -827,14 +827,14 @@ struct CallsReported {
 struct TasksProfiled {
   # Profile of a task, or of several short tasks of one function, since the last such message.
   # worker -> scheduler.
-  task @0 :Data;                 # the last one; 16 bytes
+  task @0 :Data;                 # the most recent task; 16 bytes
   document @1 :Data;             # UTF-8 JSON: function name, whether it covers only this task, and a profile
 }
 
 struct LogLine {
   # A record of a worker's own log.
-  unixSeconds @0 :Float64;       # by the worker's wall clock; a reading of the sender's clock
-  level @1 :Text;                # its name, such as WARNING
+  unixSeconds @0 :Float64;       # time on the worker's wall clock; a reading of the sender's clock
+  level @1 :Text;                # name of the level, such as WARNING
   logger @2 :Text;
   text @3 :Text;
   task @4 :Data;                 # task that the record concerns; 16 bytes, or empty
@@ -844,13 +844,13 @@ struct WorkerLogged {
   # Records of the worker's own log since the last such message, at level `WARNING` or above.
   # worker -> scheduler.
   lines @0 :List(LogLine);
-  dropped @1 :UInt32;            # records omitted since then, beyond the limit
+  dropped @1 :UInt32;            # records omitted since the last such message, beyond the limit
 }
 
 struct RestartWorkers {
   # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
   # client, admin -> scheduler.
-  workers @0 :List(PeerName);    # none: all
+  workers @0 :List(PeerName);    # empty: all workers
   graceful @1 :Bool;             # running tasks finish first
   number @2 :UInt64;
 }
@@ -871,7 +871,7 @@ struct JoinGang {
   # client, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
   host @1 :Text;                 # address of the member's host
-  port @2 :UInt32;               # free there
+  port @2 :UInt32;               # a free port on that host
   number @3 :UInt64;
 }
 
@@ -880,7 +880,7 @@ struct GangFormed {
   # scheduler -> client, admin.
   rank @0 :UInt32;
   hosts @1 :List(HostAddress);   # addresses by rank
-  port @2 :UInt32;               # free on the host of rank 0
+  port @2 :UInt32;               # a free port on the host of rank 0
   number @3 :UInt64;
 }
 
@@ -964,10 +964,10 @@ struct StorageStatus {
   bytes @2 :UInt64;
   limitBytes @3 :UInt64;
   waitingGets @4 :UInt64;
-  spilledBytes @5 :UInt64;       # of objects in spill_directory
+  spilledBytes @5 :UInt64;       # size of the objects in spill_directory
   stateBytes @6 :UInt64;         # disk usage of state_directory
   diskFailure @7 :Text;          # why state_directory rejects objects, or empty
-  hits @8 :UInt64;               # as in StoreReport
+  hits @8 :UInt64;               # see StoreReport
   misses @9 :UInt64;
 }
 
@@ -1009,8 +1009,8 @@ struct ChunksFetched {
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   firsts @1 :List(UInt32);       # number of the first chunk, from 0
-  counts @2 :List(UInt32);       # of chunks
-  sizes @3 :List(UInt64);        # of the whole objects
+  counts @2 :List(UInt32);       # number of chunks in each run
+  sizes @3 :List(UInt64);        # sizes of the whole objects
 }
 
 struct FetchesFailed {
@@ -1019,7 +1019,7 @@ struct FetchesFailed {
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   firsts @1 :List(UInt32);
-  sources @2 :List(UInt32);      # of FetchChunks
+  sources @2 :List(UInt32);      # see FetchChunks
   unreachable @3 :List(UInt8);
   # 1: the source is unreachable from this store; 0: the source does not have the chunks; 0 or 1
 }
@@ -1029,7 +1029,7 @@ struct StoreReport {
   # store -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   objects @1 :UInt64;
-  usedBytes @2 :UInt64;          # of memory
+  usedBytes @2 :UInt64;          # memory for objects
   spilledBytes @3 :UInt64;
   hits @4 :UInt64;               # gets of present objects
   misses @5 :UInt64;             # gets that fetched the object
@@ -1040,7 +1040,7 @@ struct FetchChunks {
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
-  sizes @1 :List(UInt64);        # of the whole objects; 0: unknown, and the run is the whole object
+  sizes @1 :List(UInt64);        # sizes of the whole objects; 0: unknown, and the run is the whole object
   firsts @2 :List(UInt32);
   counts @3 :List(UInt32);
   sources @4 :List(UInt32);      # numbers of stores; 0: the object storage
@@ -1074,7 +1074,7 @@ struct StoreAddress {
   peer @1 :Data;                 # its peer id at the scheduler; 8 bytes
   address @2 :Text;
   publicKey @3 :Text;
-  backendKey @4 :Data;           # key of UseBackend; for the backend only
+  backendKey @4 :Data;           # UseBackend.key; empty for other stores
 }
 
 struct StoresChanged {
@@ -1089,15 +1089,15 @@ struct UseBackend {
   # Backend of the object storage, for all stores. First message of each of its sessions.
   # object storage -> scheduler.
   url @0 :Text;                  # URL of this run's folder
-  key @1 :Data;                  # verifies its content
+  key @1 :Data;                  # verifies the folder's content
 }
 
 struct CopyObjects {
-  # Names objects of which the object storage must keep copies. It names the objects that it already has in
+  # Names objects of which the object storage must keep copies. Copies that it already has are named in
   # ObjectsHeld. It fetches missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
-  sizes @1 :List(UInt64);        # 0: not known
+  sizes @1 :List(UInt64);        # 0: unknown
 }
 
 struct MonitorStatus {
@@ -1284,7 +1284,7 @@ struct StreamValue {
   task @1 :Data;                 # 16 bytes
   run @2 :Data;                  # the sender's peer id, which differs if the task starts again; 8 bytes
   number @3 :UInt64;             # number of the value, from 0
-  piece @4 :UInt32;              # its number within the value, from 0
+  piece @4 :UInt32;              # number of the piece within the value, from 0
   more @5 :Bool;                 # further pieces follow
   payload @6 :Data;              # empty: the stream has ended before this number
 }
@@ -1296,7 +1296,7 @@ struct StreamTaken {
   task @0 :Data;                 # 16 bytes
   received @1 :UInt64;
   taken @2 :UInt64;
-  run @3 :Data;                  # of the last value received; 8 bytes
+  run @3 :Data;                  # `run` of the last value received; 8 bytes
 }
 
 struct EnvironmentState {
@@ -1309,17 +1309,17 @@ struct EnvironmentState {
 struct Following {
   # Asks for the journal, and later reports how far the standby has written it.
   # scheduler -> scheduler.
-  address @0 :Text;              # of the standby
+  address @0 :Text;              # the standby's
   number @1 :UInt64;             # 1 + number of the last record on its disk; 0: the copy is not complete
-  received @2 :UInt64;           # bytes of the stream
-  at @3 :Float64;                # a reading of the sender's clock
+  received @2 :UInt64;           # number of bytes received from the stream
+  at @3 :Float64;                # time on the sender's clock
   leaves @4 :Bool;               # the standby cannot write now, so the scheduler should not wait for it
 }
 
 struct JournalBytes {
   # The next part of the stream of records; see `standby.core`.
   # scheduler -> scheduler.
-  at @0 :Float64;                # of the last Following
+  at @0 :Float64;                # copied from the last Following
   seconds @1 :Float64;           # period after `at` in which the scheduler acknowledges nothing that the standby lacks
   data @2 :Data;
 }

@@ -29,7 +29,7 @@ class StructCodec:
 
     def __init__(self, of: type[Any]) -> None:
         hints = of.__annotations__
-        if is_dataclass(of):  # keyword fields, of base classes, are last
+        if is_dataclass(of):  # keyword-only fields, which base classes declare, come last
             hints = {field.name: field.type for field in sorted(fields(of), key=lambda field: field.kw_only is True)}
         declared = {name: codec_of(hint) for name, hint in hints.items()}
         self.type = of
@@ -77,7 +77,7 @@ class StructCodec:
         origin = at + WORD_BYTES * data_words
         if data_words == self.data_words and pointer_words == self.pointer_words:
             head = self._head.unpack_from(frame.body, at)
-        else:  # another version, or trailing zero words are omitted
+        else:  # from another version, or without trailing zero words
             sections = ((at, data_words, self.data_words), (origin, pointer_words, self.pointer_words))
             head = self._head.unpack(
                 b"".join(

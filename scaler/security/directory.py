@@ -264,7 +264,7 @@ class AllowList:
         self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
         for problem, entry in sorted(
             read, key=lambda each: not each[0]
-        ):  # of equal keys, a refused one wins A space occurs in no public key.
+        ):  # if entries have equal keys, a refused one wins. A space occurs in no public key.
             known = entry.public or f"{documents.GROUP} {entry.name}"
             rows = {known: Entry(entry.name, entry.role, problem, entry.share)}
             if entry.units:

@@ -55,7 +55,7 @@ def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
     """Return values by key, None if missing. where: source for errors. Raises ConfigError, even for unknown keys."""
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
-    except (ValueError, RecursionError):  # from the parser, or for numbers too long for Python
+    except (ValueError, RecursionError):  # raised by the parser, or for numbers too long for Python
         values = {}  # the error may quote the text
     return check(values, where, kinds)
 

@@ -61,13 +61,13 @@ _CLIENT_MODULES = "hashlib", "scaler.client.client", "scaler.client.clusters"
 """Modules used by tasks with a client. Each waiting task has to import any module that is missing here. Named as text,
 because workers do not depend on clients."""
 _CLIENTS = 0
-"""Request that prepares for tasks with clients. As the number of a report: the program accepts requests."""
+"""In a request: prepare for tasks with clients. In a report: the program accepts requests."""
 MAX_REASON_BYTES = 16 * 1024
 
 
 class ProcessReport(NamedTuple):
     number: int
-    """0: a program has become a fork server."""
+    """Number of the process; 0: a program has become a fork server."""
     is_start: bool
     value: int
     """Pid, or return code as in `subprocess`: the negative signal number of a killed process."""
@@ -173,7 +173,7 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
 def exec_fork_server(module: str, config: WorkerConfig, definition: bytes) -> ForkServer:
     """Start the program of a module, which prepares an environment and then runs `main` with its own arguments.
 
-    definition: of the environment, for `definition_of`. Raises OSError."""
+    definition: the environment's definition, for `definition_of`. Raises OSError."""
     from scaler.worker.credential import credential_text  # noqa: PLC0415 (the fork server of workers needs none)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

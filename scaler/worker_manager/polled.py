@@ -27,7 +27,7 @@ NOT_FOUND_SECONDS = 60.0  # a unit that the service does not find for this long 
 LISTED_SECONDS = 60.0  # lists are eventually consistent: a unit is listed at most this long after its start
 ADOPT_AGAIN_SECONDS = 60.0  # interval between later searches for units of an abandoned start
 ENDED_REMEMBERED = 10_000
-MIN_REMAINING_SECONDS = 0.001  # of a unit past its end time
+MIN_REMAINING_SECONDS = 0.001  # reported for a unit past its end time
 
 Stopped = Literal["stopping", "not found"]
 
@@ -83,11 +83,11 @@ class PolledBackend(ABC):
         self._shown = EndedUnits()
         self._poll_seconds = heartbeat_seconds * POLL_SHARE
         self._polled_at: float | None = None
-        self._settled_at: float | None = None  # by then all units of earlier processes are listed
+        self._settled_at: float | None = None  # time by which all units of earlier processes are listed
         self._search_at = 0.0
         self._unstopped: set[str] = set()
         self.connected: frozenset[str] | None = frozenset()  # None: not reported by the scheduler yet
-        self.together = 0  # number of the next units that are for one gang
+        self.together = 0  # how many of the next units are for one gang
 
     # -- supplied by each service; all raise BackendError
 
@@ -152,7 +152,7 @@ class PolledBackend(ABC):
                 self._alive[unit_id].is_stopping = True
         self._unstopped = (self._unstopped - set(left)) | set(failures)
         for error in failures.values():
-            raise error  # the manager asks again
+            raise error  # the manager retries
 
     def fileno(self) -> int | None:
         return None

@@ -76,14 +76,14 @@ class Runner:
         self._takeover_until: float | None = None  # None: no other manager has the id
         self._redial: asyncio.TimerHandle | None = None
         self._is_over = False  # the cluster is shut down, or the scheduler has refused this manager
-        self._units: list[Unit] | None = None  # from the last listing; None: no answer yet, and nothing was started
+        self._units: list[Unit] | None = None  # units in the last listing; None: no answer yet, and nothing was started
         self._degraded_reason = ""
         self._in_contact = False
         self._lost_at = self._warn_at = 0.0
         self.patience_seconds = math.inf
         self._left = ""  # error text about possible leftover units
         self._connect = connect
-        self._connector: Connector  # from the first attempt to create the backend
+        self._connector: Connector  # set by the first attempt to create the backend
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager. ready: called once

@@ -40,7 +40,7 @@ class Audit(SchedulerPart):
         self._peers: dict[bytes, AuditRow] = {}
         """Rows without an event, which describe a peer."""
         self._counts: dict[AuditRow, dict[tuple[str, str], tuple[float, int]]] = {}
-        """By actor, then by (kind, text): first event (unix seconds) and number of events."""
+        """First event (unix seconds) and number of events, by actor, then by (kind, text)."""
         self._counted = 0
         self._keys: dict[str, Entry] = {}
         self._rows: list[AuditRow] = []

@@ -30,7 +30,7 @@ MAX_CALLS = 100
 CallKey = tuple[bytes, int | str]
 """Client id, then the call number, the tag, or the function name of single submits."""
 MAX_TIMINGS_OF_CALL = 4
-"""Functions of a graph whose durations are listed."""
+"""Maximum number of functions of a graph whose durations are listed."""
 MAX_TEXT_OF_CALL = 200
 Reason = Callable[[list[Group]], tuple[str, str]]
 """Returns the reason why the oldest queued task of the groups waits, and the task's id."""

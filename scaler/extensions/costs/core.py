@@ -158,7 +158,7 @@ class SpendingLedger(Spending):
             period = max(self.reached, key=lambda period: self.free_in(period, now))
             seconds = self.free_in(period, now)
             after = (
-                f"they start again in about {timed(seconds)}"
+                f"paid units start again in about {timed(seconds)}"
                 if math.isfinite(seconds)
                 else "raise the limit to continue"
             )

@@ -251,7 +251,7 @@ class Locality(Stores):
             f"moving them elsewhere takes {timed(max(0.0, moving))}{rate}"
         )
 
-    # -- which task a worker takes
+    # -- choosing a worker's next task
 
     def take(self, queue: NearQueue, worker: Worker, now: float) -> Task | None:
         """Take the task that a worker should run next from a queue with preferences; None: all should run elsewhere."""

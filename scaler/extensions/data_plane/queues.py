@@ -50,7 +50,7 @@ class NearQueue(OrderedQueue):
         """locality: a `Locality`."""
         super().__init__(needs, turns)
         self._locality = locality
-        self.preferred: dict[Task, int] = {}  # with their stores
+        self.preferred: dict[Task, int] = {}  # preferred store by task
         self.stores: dict[int, OrderedQueue] = {}
         """Queues of tasks that prefer a store, by store; none is empty."""
         self.ranks_preferring: dict[Rank, int] = {}

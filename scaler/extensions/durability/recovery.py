@@ -143,7 +143,7 @@ class Recovery(Durability):
 
     def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
         worker.reports.is_awaited = False
-        if now < self._fenced_at:  # later, tasks do not wait for a worker
+        if now < self._fenced_at:  # after this time, tasks do not wait for a worker
             self._reported.add(worker.id)
         devices = message.devices or [()] * len(message.ids)
         answer, unstarted = Recall([], [], True), Recall([], [], False)

@@ -109,7 +109,7 @@ class Sessions(Durability):
     messages = ListSessions, ListSessionTasks, EndSession, Redeliver
 
     retention_seconds: float
-    """How long an unused session is kept."""
+    """Time for which an unused session is kept."""
     sessions: dict[bytes, DurableSession]
 
     # -- arrivals and departures of clients
@@ -269,7 +269,7 @@ class Sessions(Durability):
             self._remove(found, f"was removed by {client.name}", now)
 
     def _user_of(self, record: ClientRecord, now: float) -> str:
-        """Name the client that uses a session; empty if another client may take over or remove the session."""
+        """Return an error if a session is in use; empty if another client may take over or remove it."""
         session = self.sessions[record.id]
         if record.is_absent or record.broken_at is not None or now - record.last_message_at >= TAKEOVER_SECONDS:
             return ""

@@ -18,7 +18,7 @@ from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.recorder import ROW_BYTES
 from scaler.scheduler.core.commands import AskPolicy, Command, DurabilitySaid, Expel, Input, Perform, Send, SendAnswer
 
-if TYPE_CHECKING:  # compaction does without
+if TYPE_CHECKING:  # compaction does not need the server
     from scaler.scheduler.server import SchedulerServer
 
 _AT_ONCE = SendAnswer, AskPolicy

@@ -106,7 +106,7 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         return UNKNOWN
     return (
         f"{text}; {state.rooms.durability.failure}" if state.rooms.durability.is_stuck else text
-    )  # its client does not know yet
+    )  # while the journal is stuck, the client lacks the outcome
 
 
 def _living(state: ClusterState, task: Task, now: float) -> str:

@@ -146,7 +146,7 @@ class GraphCut:
         self._positions = array("I", bytes(4 * len(numbers)))
         self._needed_by = array("I", bytes(4 * len(numbers)))
         self._slots = array("i", bytes(4 * len(numbers)))
-        """By node number: the node's slot in the chunk that needed it last (`_needed_by`)."""
+        """Slot of each node, by number, in the chunk that needed it last (`_needed_by`)."""
         self._count = 0
         self._open: list[int] = []
         for level, singles in levels.steps:

@@ -1,4 +1,4 @@
-"""Records the history, and answers questions about it and about tasks. The last hour is in memory. Pure."""
+"""Records the history, and answers queries about the history and tasks. The last hour is in memory. Pure."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class HttpCall:
             try:
                 async for _, data in self._pieces:
                     self.add(data)
-                    await asyncio.sleep(0)  # event streams read it before it is cut
+                    await asyncio.sleep(0)  # lets event streams read the data before it is truncated
             except BaseException:  # noqa: BLE001 (the future has the error)
                 self.future.cancel()  # unless it has ended
         await end_of(self.future).wait()
@@ -174,7 +174,7 @@ class ClientKey:
         self._config = config
         self._access = access._replace(uses_local=access.credential is None)  # otherwise all keys count as this user
         self.clients: dict[str, asyncio.Task[AsyncClient]] = {}
-        """By session; an empty name means no session."""
+        """Clients by the name of their session; empty: no session."""
         self._closing = asyncio.Lock()
         self.scheduling = asyncio.Lock()
         """Held by the schedule that uses a session, because another connection to it would be refused."""
@@ -197,7 +197,7 @@ class ClientKey:
         return self._add(stream.future.task_id.hex(), job.name, stream.future, stream)
 
     async def find(self, identifier: str) -> HttpCall | None:
-        """Return a call of this key, including calls that earlier servers made in a durable session."""
+        """Return a call made with this key, by this server or by an earlier one in a durable session; None: unknown."""
         with contextlib.suppress(UnreachableError):
             await self.client("")  # raises RefusedError for a revoked key
         session, _, key = identifier.rpartition(".")

@@ -76,7 +76,7 @@ class ScheduleRunner:
         return min(MAX_PAUSE_SECONDS, max(0.01, (upcoming - self._now()).total_seconds()))
 
     async def run(self, due: datetime) -> None:
-        """Submit the run of this time, unless another server has, or an earlier run has not ended."""
+        """Submit the run due at this time, unless another server has submitted it or an earlier run is unfinished."""
         schedule, key = self._schedule, f"{self._schedule.name}-{due:{_TIME}}"
         client = await self._key.open(f"{SCHEDULES}{due:%Y-%m-%d}")  # fails while another server has the session
         try:
@@ -94,13 +94,13 @@ class ScheduleRunner:
 
 
 def times(cron: str, zone: str, now: datetime, *, backwards: bool = False) -> Iterator[datetime]:
-    """Yield the times after now, or backwards from now on, in UTC."""
+    """Yield the times after `now`, or the times before it in reverse order, in UTC."""
     from cronsim import CronSim  # noqa: PLC0415 (optional)
 
-    # Backwards, CronSim skips a time that is the start.
+    # When iterating backwards, CronSim skips a time equal to the start.
     start = (now + timedelta(microseconds=backwards)).astimezone(ZoneInfo(zone))
     found = (each.astimezone(UTC) for each in CronSim(cron, start, backwards))
-    # In a repeated hour, CronSim begins with times of the first.
+    # If the start is in a repeated hour, CronSim begins in the first of the two hours.
     return (each for each in found if (each <= now if backwards else each > now))
 
 

@@ -44,7 +44,7 @@ _LONE = v.Check(lambda text: (text,), of_text=True)
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, OSError):  # the latter for a directory
+    except (KeyError, OSError):  # OSError: the name of a directory
         raise ValueError(
             f"{name!r} is not a known time zone: write one such as Europe/Berlin (pip install tzdata)"
         ) from None

@@ -139,7 +139,7 @@ class InProcessLoop(ClientLoop):
                 value = _finish(function(*args, **kwargs))
             payload = to_payload(dump_value(value, serializer))
             future.keep(payload, serializer)
-            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # with writable arrays
+            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # so that arrays are writable
         except (KeyboardInterrupt, BdbQuit):  # meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)

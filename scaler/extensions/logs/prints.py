@@ -34,7 +34,7 @@ class PrintBuffer:
         self._send = send
         self._before_results = before_results
         self._gathered: dict[tuple[bytes, bool], HeadTailBuffer] = {}
-        """By task and is_stderr."""
+        """Buffers by task and is_stderr."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, note: Note) -> None:

@@ -125,7 +125,7 @@ class ScalerExecutor(Executor):
         except BaseException as error:
             hide_frames(error)
             raise
-        if self._is_shut_down:  # another thread did so, and may have missed this call
+        if self._is_shut_down:  # another thread shut it down, and may have missed this call
             future.cancel()
         return future
 
@@ -187,7 +187,7 @@ class ScalerExecutor(Executor):
         if wait:
             try:
                 _wait_for(self._unfinished())
-            except KeyboardInterrupt:  # in a `with` block, the second one
+            except KeyboardInterrupt:  # in a `with` block, the second Ctrl-C
                 self._owner.is_awaited = False
                 raise
             if self._owns_client and client is not None:

@@ -379,7 +379,7 @@ class Pool:
         unfinished = self._unfinished
         unfinished[future] = cancel
         future.add_done_callback(lambda ended: unfinished.pop(ended, None))
-        if self._state == _TERMINATE:  # another thread did so, and may have missed this call
+        if self._state == _TERMINATE:  # by another thread, which may have missed this call
             cancel()
         return AsyncResult(future)
 

@@ -64,10 +64,10 @@ class Chunk:
     """Kept after sending only if nothing was sent, because one of the futures among them had failed."""
     count: int
     payload: bytes = b""
-    """For resending and showing items. In memory anyway, unless in the object storage."""
+    """Kept to resend and show items. In memory anyway, unless in the object storage."""
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
-    """After a split: the resent items, one by one."""
+    """The items that were resent one by one, after a split."""
     future: TaskFuture | None = None
     error: BaseException | None = None
     """Why the whole chunk failed."""

@@ -31,7 +31,7 @@ class ValuePacker:
         self.plain: list[Any] = []
         """Atoms, tuples of atoms, and None in place of any other value."""
         self._rows = array("Q")
-        """For each other value: position, pickle size, number of buffers, and buffer numbers."""
+        """Position, pickle size, number of buffers, and buffer numbers of each other value."""
         self._pickles: list[bytes] = []
         self._buffers: list[pickle.PickleBuffer] = []
         self._numbers: dict[int, int] = {}
@@ -115,7 +115,7 @@ class ValuePacker:
         self._buffers_of_one.clear()
         self._file.seek(0)
         self._file.truncate()
-        self._pickler.clear_memo()  # successive values share only what has a number
+        self._pickler.clear_memo()  # successive values share only numbered objects
         self._pickler.globals_ref = {}
         self._pickler.dump(value)
         return self._file.getvalue(), self._buffers_of_one.copy()

@@ -57,7 +57,7 @@ class Name:
         if busy < worker.slots:
             return 0.0
         load = worker.load
-        if self.later:  # while the mean of the function includes first tasks
+        if self.later:  # the function's mean includes first tasks
             load += worker.by_function.get(timing, 0) * (self.later - timing.seconds)
         elapsed = max(0.0, now - worker.progress.at)
         seconds = load / busy * (busy - worker.slots + 1) / worker.slots - elapsed

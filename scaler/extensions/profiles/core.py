@@ -1,6 +1,6 @@
-"""Keeps a profile per function and per long task, and the memory of functions. Pure.
+"""Keeps a profile per function and per long task, and the memory use of functions. Pure.
 
-Bounded: keeps the most recently sampled functions and tasks, and limits the rate of accepted reports."""
+Keeps only the most recently sampled functions and tasks, and limits the rate of accepted reports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from scaler.stack_profile import StackProfile, read_json
 
 MAX_MEMORY_FUNCTIONS = 4_096
 MAX_FUNCTIONS = 256
-"""Functions of all keys."""
+"""Maximum number of profiled functions, across all keys."""
 MAX_TASKS = 256
-"""Tasks with their own profile."""
+"""Maximum number of tasks with their own profile."""
 MAX_LISTED = 200
 REPORTS_PER_SECOND = 100
 """Average limit over MAX_SAVED_SECONDS. A report costs about 0.1 ms."""
@@ -39,7 +39,7 @@ class Profiles(SchedulerPart):
 
     def __init__(self, _config: object = None) -> None:
         self._memories: OrderedDict[str, MemorySamples] = OrderedDict()
-        """By function, least recently used first."""
+        """Memory use by function, least recently used first."""
         self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
         self._tasks: OrderedDict[bytes, tuple[str, StackProfile]] = OrderedDict()
         self._left = REPORTS_PER_SECOND * MAX_SAVED_SECONDS

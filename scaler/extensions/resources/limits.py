@@ -50,7 +50,7 @@ class Excess(NamedTuple):
 
 
 class MemoryLimits(NamedTuple):
-    """0: no limit. `usage`: bytes by processor number."""
+    """Limits in bytes; 0: no limit. usage: bytes by processor number."""
 
     processor_bytes: int
     worker_bytes: int

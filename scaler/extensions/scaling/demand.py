@@ -30,7 +30,7 @@ class TaskTimes:
 
     @property
     def median_seconds(self) -> float | None:
-        """Median, as the middle of its bucket; None until a task has finished."""
+        """Median duration (middle of its bucket); None until a task has finished."""
         half = sum(self.counts) / 2
         for digits, total in enumerate(accumulate(self.counts)):
             if total >= half > 0:
@@ -41,7 +41,7 @@ class TaskTimes:
 class _Running(NamedTuple):
     """Tasks on workers that are not late. started_share: share of the assigned tasks that have started.
 
-    elapsed: by function, pairs of run time (seconds) and number of running tasks with that time.
+    elapsed: pairs of a run time (seconds) and the number of running tasks with that time, by function.
     """
 
     started_share: float

@@ -27,7 +27,7 @@ class LateWorkers:
         self._placement = placement
         self._spending = spending
         self.until: dict[Worker, int] = {}
-        """By late worker: the value of `sent` up to which it may get tasks."""
+        """Value of `sent` up to which each late worker may get tasks."""
 
     def is_planned(self, is_late: bool, charges_tasks: bool) -> bool:
         """Return whether tasks of a manager's workers are planned: they begin late, or each costs limited money."""

@@ -40,7 +40,7 @@ class UnitEnd:
 
 
 class UnitEnds(dict[str, UnitEnd]):
-    """By unit: ends set by services, such as time limits of jobs.
+    """Ends of units, set by services, such as time limits of jobs.
 
     A worker is drained early enough for its tasks to end before its unit, by measured task times, but not before half
     of the unit's time has passed.

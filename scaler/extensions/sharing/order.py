@@ -47,14 +47,14 @@ class FairTurns(SchedulerPart, Turns):
 
     def __init__(self, _settings: Any = None) -> None:
         self._users: dict[str | bytes, User] = {}
-        """By key, and by an owner's id."""
+        """Users by key and by owner's id."""
         self._contenders: defaultdict[tuple[bytes, int], int] = defaultdict(int)
         """Live groups by owner and priority."""
         self._running: dict[bytes, LongTask] = {}
         self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]], int]] = {}
         """Standings in a level, by its `id`."""
         self._shares: dict[str, Share] = {}
-        """By key, and by group with the prefix `GROUP`."""
+        """Shares by key, and by group with the prefix `GROUP`."""
         self._limited: list[User] = []
         self._has_limits = self._is_limited = False
         self._kept_for: dict[User, Group] = {}

@@ -46,7 +46,7 @@ class FollowedJournal(Journal):
         return disk
 
     @property
-    def waiting_seconds(self) -> float:  # for the disk alone
+    def waiting_seconds(self) -> float:  # excludes waits for the standby
         return super().waiting_seconds if self.on_disk.durable < self.written else 0.0
 
     def refresh(self) -> None:

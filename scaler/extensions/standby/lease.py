@@ -59,7 +59,7 @@ class Lease:
         return boto3.session.Session().client("s3", config=options)
 
     def close(self) -> None:
-        if "_s3" in vars(self):  # used
+        if "_s3" in vars(self):  # only if it was used
             self._s3.close()
 
     async def _call(self, name: str, **arguments: Any) -> Any:
@@ -115,6 +115,6 @@ class Lease:
                 if found is not None and (found.epoch, found.owner) != (epoch, self.owner) and found.epoch >= epoch:
                     self.is_lost = True
                     return f"{found.holder} has the lease"
-                return None if await self.write(epoch, standby()) else "the lease changes"
+                return None if await self.write(epoch, standby()) else "the lease changed during the renewal"
         except OSError as error:
             return f"the lease cannot be renewed: {error}"

@@ -10,10 +10,10 @@ from scaler.protocol.messages import Inquiry, Message, Reply, Role, message
 class Following(Message):
     """Asks for the journal, and later reports how far the standby has written it."""
 
-    address: str  # of the standby
+    address: str  # the standby's
     number: f.Count64  # 1 + number of the last record on its disk; 0: the copy is not complete
-    received: f.Count64  # bytes of the stream
-    at: f.Seconds  # a reading of the sender's clock
+    received: f.Count64  # number of bytes received from the stream
+    at: f.Seconds  # time on the sender's clock
     leaves: bool  # the standby cannot write now, so the scheduler should not wait for it
 
 
@@ -21,7 +21,7 @@ class Following(Message):
 class JournalBytes(Message):
     """The next part of the stream of records; see `standby.core`."""
 
-    at: f.Seconds  # of the last Following
+    at: f.Seconds  # copied from the last Following
     seconds: f.Seconds  # period after `at` in which the scheduler acknowledges nothing that the standby lacks
     data: bytes
 

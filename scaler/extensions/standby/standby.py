@@ -247,7 +247,7 @@ class Standby:
         epoch = max(self._term.epoch, found.epoch if found is not None else 0) + 1
         try:
             if self._lease is not None and not await self._lease.write(epoch, ""):
-                return "the lease changes: try again"
+                return "the lease changed during the promotion: try again"
             self._term = self._term._replace(epoch=epoch, serves=True, partner="", has_copy=True)
             write_term(self.config, self._term)
         except (OSError, UsageError) as error:

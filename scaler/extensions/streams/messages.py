@@ -14,7 +14,7 @@ class StreamValue(Message):
     task: f.Id
     run: f.PeerId  # the sender's peer id, which differs if the task starts again
     number: f.Count64  # number of the value, from 0
-    piece: f.Count32  # its number within the value, from 0
+    piece: f.Count32  # number of the piece within the value, from 0
     more: bool  # further pieces follow
     payload: bytes  # empty: the stream has ended before this number
 
@@ -26,4 +26,4 @@ class StreamTaken(Message):
     task: f.Id
     received: f.Count64
     taken: f.Count64
-    run: f.PeerId  # of the last value received
+    run: f.PeerId  # `run` of the last value received

@@ -23,11 +23,11 @@ def require_library(what: str) -> None:
 
 
 def load(module: str, what: str) -> Any:
-    """Import a module that needs the packages (20 MB). Raises UsageError, also for invalid environment variables."""
+    """Import a module that needs OpenTelemetry (20 MB). Raises UsageError for a missing package or bad variable."""
     require_library(what)
     try:
         return importlib.import_module(f"{__name__}.{module}")
-    except ValueError as error:  # of the packages, such as for OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=many
+    except ValueError as error:  # raised for invalid variables, such as OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=many
         raise UsageError(f"{what} cannot start: {error}") from None
 
 

@@ -31,7 +31,7 @@ class CallTracer:
         self._owner = owner
         self._ratio = ratio
         self._provider: Any = None
-        """For programs without a provider."""
+        """Provider for programs that set none."""
         self._spans: TaskSpans | None = None
 
     def context(self, options: Options) -> str:

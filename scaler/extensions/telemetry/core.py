@@ -44,7 +44,7 @@ class QueueTimes(SchedulerPart):
                 for task in change.ids:
                     self._arrived.setdefault(task, now.unix)
                 while len(self._arrived) > MAX_TASKS:
-                    self._arrived.popitem(last=False)  # such as a rejected task
+                    self._arrived.popitem(last=False)  # for example, a rejected task
         return [Perform("telemetry", ended)] if ended else ()
 
     def _ended(self, ended: TasksEnded, now: Now) -> Iterable[QueuedTask]:

@@ -182,7 +182,7 @@ class TaskSpans:
             _next.trace_id = _next.span_id = 0
 
     def end(self) -> None:
-        with suppress(Exception):  # of a user's provider
+        with suppress(Exception):  # raised by a user's provider
             self.provider.force_flush(FLUSH_SECONDS * 1000)
 
 

@@ -59,7 +59,7 @@ def _ecs_task_id(base: str) -> str:
         except (OSError, ValueError, HTTPException) as error:
             problem = str(error) or type(error).__name__
             if isinstance(error, HTTPError):
-                error.close()  # its response
+                error.close()  # closes the response
         if attempt < ATTEMPTS:
             time.sleep(PAUSE_SECONDS)
     raise ConfigError(f"cannot determine the ECS task from {url}: {problem}")

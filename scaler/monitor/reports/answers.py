@@ -71,7 +71,7 @@ class Answers:
         self._events = events
         self._server_status = server_status
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
-        """By key and peer, next in turn first."""
+        """Waiting queries by key and peer, next in turn first."""
         self._is_due = False
 
     def add(self, asker: Asker, question: Inquiry) -> None:

@@ -222,7 +222,7 @@ class Events:
 
 
 def _report(at: float, rows: list[tuple[Position, TaskRow]], ended: int) -> EventReport:
-    """Return a report of these rows. ended: tasks due in it, listed or not."""
+    """Return a report of these rows. ended: number of ended tasks in the report, listed or not."""
     tasks, listed = _table(rows)
     body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TaskRow._fields)}, "rows": {tasks}}}'
     return EventReport(body, listed, max(0, ended - listed))

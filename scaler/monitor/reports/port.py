@@ -33,7 +33,7 @@ MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Bytes in a monitor's outbox above which reports to it are skipped."""
 STATUS_SECONDS = 1.0
-"""Interval of reports, and of questions about the figures of the object storage."""
+"""Interval between reports, and between queries for the object storage's figures."""
 
 
 class Monitors:

@@ -40,7 +40,7 @@ PANELS_FROM = 16
 """Minimum height for panels of more than three lines."""
 MAX_RECENT = 100
 ASK_SECONDS = 1.0
-"""Interval between questions about an extension's table."""
+"""Interval between queries for an extension's table."""
 _TEXTS_OF: Mapping[str, Callable[[Any], str]] = {"log": panels.log_text, "profile": panels.profile_text}
 HINT = "explain[e] log[o] profile[p] freeze[space] back[escape]"
 

@@ -54,7 +54,7 @@ class Broadcast:
         self._sent_at = self._loop.time()
         self._changed = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
-        """Runs while there are readers."""
+        """Writes events while there are readers."""
         self._closed = False
 
     def changed(self) -> None:
@@ -85,7 +85,7 @@ class Broadcast:
         state.get(LIMIT, lambda _seconds: None)(None)
         reader = _Reader(state.get(ABORT, lambda: None))
         if self.readers:
-            self._update()  # they get the snapshot's data
+            self._update()  # sends the snapshot's data to earlier readers
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         reader.events.put_nowait(first + _encoded(("snapshot", self._encoder.snapshot())))
         self.readers.add(reader)

@@ -36,7 +36,7 @@ class FailureRecord:
     """Attempts that count neither as losses nor as retries."""
     failed_input: tuple[str, bytes] | None = None
     called: tuple[int, int] = NO_CALLS
-    """For a chunk: numbers of ended and of failed calls."""
+    """Numbers of ended and failed calls in a chunk."""
 
     @classmethod
     def of(cls, task: Task, payload: bytes, called: tuple[int, int]) -> FailureRecord:
@@ -64,7 +64,7 @@ class TasksEnded:
     """Empty, like `peak_bytes`, if no task was profiled."""
     peak_bytes: list[int]
     failure_records: dict[int, FailureRecord] = field(default_factory=dict)
-    """By index: tasks that failed, were cancelled, or started more than once."""
+    """Records, by index, of tasks that failed, were cancelled, or started more than once."""
     step_at: float = 0.0
     """Clock time of the step in which the tasks ended."""
     run_starts: list[int] = field(default_factory=list)

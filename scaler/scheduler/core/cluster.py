@@ -284,12 +284,12 @@ class ClusterState:
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         self.departed: dict[ClientRecord, None] = {}
-        """Clients that left while tasks were recalled. A client that returns may leave again and appear here twice."""
+        """Clients that left while tasks were being recalled. A client that returns and leaves again appears twice."""
         self.objects = ObjectTable(rooms.changes)
         self.ready = ReadyQueues()
         self.counts = Counts()
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
-        """By name, client's key, and items of the needs; most recently used last."""
+        """Functions by name, client's key, and items of the needs; most recently used last."""
         self.pools = WorkerPools(rooms)
 
     def own_time(self, now: float) -> float:

@@ -71,7 +71,7 @@ class SchedulerCore:
         self._next_expiry = now
         self._has_more = False
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
-        """By peer with recent mistakes: end of the counting interval, number of mistakes, and last text."""
+        """End of the counting interval, number of mistakes, and last text, for each peer with recent mistakes."""
         self._retained_until: dict[bytes, float] = {}
         """Expiry of the objects of dropped clients."""
         self._gone: dict[bytes, None] = {}
@@ -431,7 +431,7 @@ class SchedulerCore:
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Heartbeat():
-                pass  # has extended the lease; the listener answers
+                pass  # already extended the lease; the listener answers
             case messages.ShutdownCluster():
                 self._shutdown(client, message)
             case messages.RestartWorkers():
@@ -593,7 +593,7 @@ class SchedulerCore:
     def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
         answerer = self.outbox.rooms.answerers.get(type(question))
         found = None if answerer is None else answerer(question, client, self.state)
-        if not isinstance(found, messages.Reply):  # for clients with a connection, the shell reads files
+        if not isinstance(found, messages.Reply):  # the shell answers from files, but only to clients with a connection
             is_missing = answerer is None and question.extension
             text = f"this scheduler lacks the extension {question.extension!r}" if is_missing else INSIDE_TASK
             return messages.Unanswered(text, number=question.number)

@@ -106,7 +106,7 @@ class Durability:
                 self._tasks.suspended(worker, message)
 
     def done(self, _worker: Worker, _message: Done, _index: int, _batch: ResultBatch) -> bool:
-        """Keep a row of a Done that matches no task on its worker. Returns False if the result is useless."""
+        """Keep a row of a Done message that matches no task on its worker. Returns False if the result is useless."""
         return False
 
     def relayed(self, _worker: Worker, _relay: Relayed) -> bool:

@@ -119,7 +119,7 @@ class ResourceRules:
         return None
 
     def shortage(self, queue: Any, willing: Sequence[Any]) -> str:
-        """Return the resource that no worker has for a task of a queue, or an empty string. willing: accept tasks."""
+        """Return why no worker can run a task from a queue, or an empty string. willing: workers that accept tasks."""
         if any(worker.count(queue.needs, queue) for worker in willing):
             return ""
         return f"it runs alone and waits for a worker without other tasks, such as {emptiest(willing).title}"

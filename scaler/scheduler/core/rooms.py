@@ -1,4 +1,4 @@
-"""Subscribers to changes, and extensions inside the core, with hooks resolved once. Pure."""
+"""Subscribers to changes, and the core's extensions, whose hooks are resolved once. Pure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Rooms:
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
         failed: list[Incident] | None = None,
     ) -> None:
-        """answerers: for questions about the core. failed: incidents of parts, to be published by the next step."""
+        """answerers: answer queries about the core. failed: incidents of parts, which the next step publishes."""
         self.parts = parts
         self.durability: Durability = next(self._provided("durability"), None) or Durability()
         self._failed: list[Incident] = [] if failed is None else failed

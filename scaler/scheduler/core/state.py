@@ -8,7 +8,7 @@ The meaning of a task's `state`:
     Assigned(worker)          sent to a worker as attempt `task.attempt`
     Recalled(worker, cancel)  recalled from the worker, to be cancelled or placed again
 
-A terminated task is in no table, and has exactly one entry in a Finished (none if its client has left).
+A terminated task is in no table, and has exactly one entry in a Finished message (none if its client has left).
 
 Only `tasks.py` writes a task's state. Only the methods below write a worker's counters.
 """
@@ -290,7 +290,7 @@ class AttemptErrors:
     at_time_limit: int = 0
     longest_seconds: float = 0.0
     misses: dict[bytes, int] = field(default_factory=dict)
-    """By object: number of attempts that could not begin because the worker could not get the object from the
+    """Number of attempts, by object, that could not begin because the worker could not get the object from the
     storage."""
     lost_workers: set[bytes] = field(default_factory=set)
     last_worker: Worker | None = None
@@ -429,7 +429,7 @@ class ClientRecord(PeerRecord):
     role = "client"
     via: Worker | None = None
     identity: Identity = LOCAL
-    """For a client inside a task: the identity of the task's client."""
+    """Identity of the client, or of the task's client if this one is inside a task."""
     account: KeyAccount = field(default_factory=lambda: KeyAccount(""))
     tasks: dict[bytes, Task] = field(default_factory=dict)
     groups: dict[Spec, Group] = field(default_factory=dict)
@@ -450,7 +450,7 @@ class ClientRecord(PeerRecord):
     is_durable: bool = False
     """Its tasks and results outlive its connection. Set only by the `durability` extension."""
     owner: ClientRecord | None = None
-    """For a client inside a task: the client outside all tasks, if known."""
+    """The client outside all tasks, if this one is inside a task and that one is known."""
 
 
 @dataclass(slots=True, eq=False)

@@ -901,7 +901,7 @@ class Tasks:
         client.retained.clear()
         if client.tasks:
             self._state.departed[client] = None
-            for task in list(client.tasks.values()):  # at once, so that none of them starts
+            for task in list(client.tasks.values()):  # all in this step, so that none starts
                 if type(task.state) is not Terminated:
                     self._cancel(task)
 

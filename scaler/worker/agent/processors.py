@@ -92,7 +92,7 @@ class OutputPipes:
                 self._close(descriptor)
                 return
             left = MAX_OUTPUT_BYTES - pipe.passed
-            if left >= 0:  # at 0, nothing has been omitted yet; below 0, the mark has been sent
+            if left >= 0:  # 0: nothing has been omitted yet; negative: the mark has been sent
                 pipe.passed += len(text)
                 text = text if len(text) <= left else text[:left] + OMITTED_TEXT
                 self._send(Output(pipe.task, pipe.is_stderr, text))
@@ -161,7 +161,7 @@ class ProcessorAgent(Agent):
             config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector, show_degraded)
         self._fork_servers = {b"": fork_server}
-        """By environment. Servers of dropped environments exit later."""
+        """Fork servers by environment. Servers of dropped environments exit later."""
         self._processors: dict[int, _Processor] = {}
         self.environment_module = ""
         """Module that prepares environments; see `exec_fork_server`. Empty: none."""

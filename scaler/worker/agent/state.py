@@ -114,7 +114,7 @@ class PooledProcessor:
     is_yielding: bool = False
     """Hands over its slot to a waiting processor after the running task."""
     waits_for: str = ""
-    """What its running task waits for other than nested tasks; "": nothing."""
+    """Reason why its running task waits, other than nested tasks; "": none."""
     is_reclaiming: bool = False
     rests_until: float = 0.0
     """Time before which a waiting task needs no checks."""

@@ -216,7 +216,7 @@ class FunctionCache:
         self._wrappers = wrappers
         self._report_differences = report_differences
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
-        """By ids of function, serializer, and code."""
+        """Functions by the ids of function, serializer, and code."""
         self._uploads = Uploads()
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
@@ -270,7 +270,7 @@ class FunctionCache:
         self._uploads.use(identifier, lambda: bytes(self._objects.parts(self._payload(identifier))[0]))
         for other in self.specs.values():
             if other.code_id != identifier:
-                other.function = None  # reloaded before their next task
+                other.function = None  # reloaded before the spec's next task
 
     def _payload(self, identifier: bytes) -> bytes:
         payload = self.definitions.get(identifier)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0  # minimum charge of a unit
-FARGATE_SPOT_SHARE = 0.3136  # of the on-demand price, in us-east-1; spot prices vary and seldom exceed this
-EC2_SPOT_SHARE = 0.5  # of the on-demand price; upper estimate for most zones and types
+FARGATE_SPOT_SHARE = 0.3136  # share of the on-demand price, in us-east-1; spot prices vary and seldom exceed this
+EC2_SPOT_SHARE = 0.5  # share of the on-demand price; upper estimate for most zones and types
 FARGATE_ARM_SHARE = 0.8
 
 _TABLES = tomllib.loads(resources.files(__package__).joinpath("prices.toml").read_text())

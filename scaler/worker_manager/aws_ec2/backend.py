@@ -27,7 +27,7 @@ from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
-STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice is sent two minutes in advance
+STOP_GRACE_SECONDS = 100.0  # time for running tasks of a stopped worker; a spot notice is sent two minutes in advance
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"

@@ -37,7 +37,7 @@ DEGRADED_AFTER = 2  # consecutive failed polls before the degraded reason is sho
 CLOSE_SECONDS = 12.0  # time limit for terminating the remaining jobs on close
 CLOSE_PAUSE_SECONDS = 0.5
 
-USUAL_DISPATCH_SECONDS = 45.0  # from SubmitJob to the running job, on Fargate and on running hosts
+USUAL_DISPATCH_SECONDS = 45.0  # time from SubmitJob until the job runs, on Fargate and on running hosts
 
 _log = logging.getLogger(__name__)
 

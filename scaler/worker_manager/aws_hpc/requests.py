@@ -1,6 +1,6 @@
 """Names of jobs and objects, and the requests that submit jobs. A job's name is BASE-MARK-SESSION-NUMBER. The mark is a
-digest of manager and scheduler, by which a later process of the manager finds jobs. Each process has a separate
-session. Jobs never call DescribeJobs, a permission that would expose the jobs of all managers in the account."""
+digest that identifies the manager and its scheduler, so that a restarted manager finds its jobs. Each process has a
+separate session. Jobs never call DescribeJobs, which would expose the jobs of all managers in the account."""
 
 from __future__ import annotations
 

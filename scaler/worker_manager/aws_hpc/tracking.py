@@ -16,7 +16,7 @@ from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2  # larger batches are split, to limit the memory for copies
 UNANSWERED_SECONDS = 20.0  # an unanswered submission not listed after this time counts as failed
-GIVEN_UP_SECONDS = 600.0  # how long to search for a failed submission and terminate its jobs
+GIVEN_UP_SECONDS = 600.0  # duration of the search for a failed submission, whose jobs are terminated
 SEARCH_PAUSE_SECONDS = 5.0
 MAX_TERMINATE_TRIES = 100
 NOT_FOUND_SECONDS = 120.0  # a job that Batch does not find for this long does not exist
@@ -93,11 +93,11 @@ class Tracking:
         self._submissions: dict[int, CallSubmission] = {}
         self._positions: dict[CallKey, tuple[CallSubmission, int]] = {}
         self._obsolete: dict[str, None] = {}
-        self.terminations: dict[str, int] = {}  # failed attempts by job to terminate
-        self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to search for them
+        self.terminations: dict[str, int] = {}  # number of failed attempts to terminate each job
+        self._given_up: dict[str, float] = {}  # end of the search for each failed submission, by name
         self._unwanted: set[str] = set()
         self._search_at = now
-        self._search_until = now + LISTED_SECONDS  # by then, all jobs of earlier sessions are listed
+        self._search_until = now + LISTED_SECONDS  # time by which all jobs of earlier sessions are listed
         self._is_searching = True
         self.progress_at = now  # last time a call was submitted, started, or ended
 

@@ -27,7 +27,7 @@ from scaler.worker_manager.backend import CONTAINER, WORKER_COMMAND, BackendErro
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL: Fargate's maximum, and the notice of a spot task
-STOP_GRACE_SECONDS = 110.0  # for running tasks of a stopped worker
+STOP_GRACE_SECONDS = 110.0  # time for running tasks of a stopped worker
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 
@@ -166,7 +166,7 @@ def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
     }
 
 
-USUAL_STARTUP_SECONDS = 45.0  # from RunTask to the connected worker on Fargate
+USUAL_STARTUP_SECONDS = 45.0  # time from RunTask until the worker connects, on Fargate
 MAX_STARTED = 10
 LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18  # a tenth below the service quotas of Fargate
 UNANSWERED_SECONDS = 30.0  # ECS lists the tasks of an unanswered call within this time
@@ -209,7 +209,7 @@ class EcsBackend(PolledBackend):
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         self._unanswered: tuple[Fields, float] | None = None
-        self._launches = float(LAUNCHES_AT_ONCE)  # allowed now; a debt delays the next ones
+        self._launches = float(LAUNCHES_AT_ONCE)  # number of launches allowed now; a debt delays the next launches
         self._launched_at = time.monotonic()
         if config.aws_endpoint_url is None:
             frame.warn_of_loopback("workers on ECS", config.worker_scheduler_address)

@@ -37,7 +37,7 @@ class KubernetesConfig(WorkerManagerConfig):
 
     type: Literal["kubernetes"] = "kubernetes"
     k8s_image: Annotated[
-        Name | None, Setting(default_text="required unless k8s_pod_template has one", metavar="IMAGE")
+        Name | None, Setting(default_text="required unless k8s_pod_template names an image", metavar="IMAGE")
     ] = None
     """Worker image with this version of scaler, built from docker/worker.Dockerfile."""
     k8s_namespace: Annotated[Name | None, Setting(default_text="the context's", metavar="NAME")] = None

@@ -52,7 +52,7 @@ class BatchSystem(ABC):
     stop_by_hand: str
     stop_grace_seconds: float  # less than the usual time from SIGTERM to SIGKILL
     most_at_once: int = 1
-    most_nodes: int = 1  # of one job
+    most_nodes: int = 1  # maximum for one job
     unit_id: str  # a job's unit id in shell syntax
     submits: str
     cancels: str

@@ -32,7 +32,7 @@ from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
 CLOSE_SECONDS = 2.0  # connections still open this long after the end of their input are killed
-CORES_SECONDS = 5.0  # how long a starting manager waits for hosts' core counts
+CORES_SECONDS = 5.0  # time limit for hosts to report their cores to a starting manager
 ANSWER_SECONDS = 60.0  # time limit from the start of ssh to the start of the script in the host's shell
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
 STEADY_SECONDS = 60.0  # a connection that lasted this long is retried immediately

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scaler.worker_manager.ssh import Host
 
 MARK = "scaler-ssh "  # begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`
-UNITS_VARIABLE = "SCALER_SSH_UNITS"  # by which the next connection ends units of an earlier connection
+UNITS_VARIABLE = "SCALER_SSH_UNITS"  # lets the next connection end units of an earlier connection
 WATCHER = "scaler.worker_manager.ssh.watcher"
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3  # keep-alive interval, and number of unanswered messages before a connection is lost

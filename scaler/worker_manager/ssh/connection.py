@@ -17,7 +17,7 @@ from scaler.worker_manager.ssh.command import MARK
 
 PIPE_BYTES = 1024 * 1024  # holds a whole wheel; the system may grant less
 READ_BYTES = 64 * 1024
-READS = 16  # per call, so that endless prints do not block the manager; more than an exited ssh leaves in its pipe
+READS = 16  # maximum per call, so that endless output does not block the manager; enough to empty an exited ssh's pipe
 MAX_LINE_BYTES = 16 * 1024 * 1024
 KEPT_LINES = 20
 
@@ -53,10 +53,10 @@ class HostConnection:
         watched.register(self._stdin, 0)
         self._outgoing = bytearray()
         self._partial = {self._stdout: b"", self._stderr: b""}
-        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)  # of stderr
-        self.new_lines: list[str] = []  # of stderr, from the last `receive`
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)  # from stderr
+        self.new_lines: list[str] = []  # from stderr, read by the last `receive`
         self.passes_on = False
-        self.how_ended = ""  # how ssh exited; empty before
+        self.how_ended = ""  # how ssh exited; empty while it runs
 
     @property
     def pid(self) -> int:

@@ -96,7 +96,7 @@ def test_only_free_units_are_wanted_at_a_limit_with_its_end_reported() -> None:
     view = books.affordable(ClusterView(now, (), tuple(here)))
     assert [each.max_units for each in view.managers] == [0, None]
     answer, reasons = books.limited(here, {"cloud": Wanted(5, "work"), "own": Wanted(4, "work")}, now)
-    why = "spend_limit: 1.00 of 1.00 per hour has been spent; they start again in about 61 min"
+    why = "spend_limit: 1.00 of 1.00 per hour has been spent; paid units start again in about 61 min"
     assert answer == {"cloud": Wanted(0, why, 0), "own": Wanted(4, "work")}
     assert reasons == {"cloud": why}
     assert books.limited(here, {}, now)[0] == {"cloud": Wanted(0, why, 0)}, "also if the policy leaves it alone"
