@@ -69,7 +69,7 @@ class Component:
 
 
 Main = Callable[[Component], Awaitable[int]]
-_SERVERS = ("scheduler", "object_storage_server")  # their event loop must not block on a log file
+_SERVERS = ("scheduler", "object_storage_server")  # event loops that must not block on a log file
 
 
 def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str = "builtin") -> int:

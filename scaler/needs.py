@@ -46,7 +46,7 @@ class Offers:
         memory_bytes: float = math.inf,
         worker: bytes = b"",
     ) -> Offers:
-        """Build from name to amount; None or -1 for a label. slots, memory_bytes: implied offers. Raises UsageError."""
+        """Build offers from amounts by name; None or -1: a label. slots, memory_bytes: implied. Raises UsageError."""
         if slots is None:
             return cls(checked(capabilities, math.inf))
         if math.isfinite(memory_bytes):
@@ -105,7 +105,7 @@ class Needs:
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
-        """Build from name to amount; None or -1 for a label. Raises UsageError for an invalid amount."""
+        """Build needs from amounts by name; None or -1: a label. Raises UsageError for an invalid amount."""
         return cls(checked(capabilities, 0.0))
 
     def fits(self, offers: Offers) -> bool:

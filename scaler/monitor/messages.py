@@ -66,7 +66,7 @@ class ReadFailure(Inquiry):
 @message(50, from_scheduler=CLIENTS, batch=True)
 class FailedTask(Reply):
     task: f.Id
-    functions: Functions  # its function and serializer
+    functions: Functions  # the task's function and serializer
     runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
     text: str = ""  # why it cannot run again, display text
 

@@ -142,7 +142,7 @@ class LocalTransport:
         self._watcher = watcher
         self._head = b""
         self._partial = bytearray()
-        """An incomplete envelope, with room for all of it; empty: none."""
+        """Buffer for an envelope that is still incomplete, at its full size; empty: none."""
         self._filled = 0
         self._memory = memory or PartialBytes()
         self._taken_bytes = 0

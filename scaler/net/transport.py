@@ -24,7 +24,7 @@ class Transport(Protocol):
     """One connection over a unix socket, ZeroMQ, or in memory. Never blocks."""
 
     passes_descriptors: bool
-    """If False, the descriptors of envelopes are dropped."""
+    """Whether envelopes may carry descriptors; if not, descriptors are dropped."""
     identity: Identity
     """Identity of the other side. On a listener, valid once anything has been received."""
     is_blocked: bool

@@ -172,7 +172,7 @@ class StoreAddress:
     """Address and public key of a store. The backend is listed as a store."""
 
     number: f.Count32
-    peer: f.PeerId  # its peer id at the scheduler
+    peer: f.PeerId  # the store's peer id at the scheduler
     address: str
     public_key: str
     backend_key: bytes = field(default=b"", repr=False)  # UseBackend.key; empty for other stores

@@ -49,7 +49,7 @@ class Transfers:
         self._connect = connect
         self._sources: dict[int, StorageClient] = {}
         self._backends: dict[int, BackendClient] = {}
-        """At most one entry. The backend of the next run has a different number."""
+        """Backend clients by store number, at most one. The next run's backend has a different number."""
         self._pushes: set[asyncio.Task[None]] = set()
         self._heard: dict[int, tuple[object, float]] = {}
         """Last progress value of each active source, and the time of its last change."""

@@ -208,7 +208,7 @@ def message(
     """
 
     def declare(of: type[_Declared]) -> type[_Declared]:
-        of.__doc__ = of.__doc__ or of.__name__  # otherwise, `dataclass` describes the signature, which takes long
+        of.__doc__ = of.__doc__ or of.__name__  # otherwise, `dataclass` describes the signature, which is slow
         made = dataclass(slots=True, eq=False, repr=False)(of)
         if number in MESSAGES:
             raise ValueError(f"{of.__name__} has number {number} of {MESSAGES[number].__name__}: use the next free one")

@@ -1071,7 +1071,7 @@ struct PushObjects {
 struct StoreAddress {
   # Address and public key of a store. The backend is listed as a store.
   number @0 :UInt32;
-  peer @1 :Data;                 # its peer id at the scheduler; 8 bytes
+  peer @1 :Data;                 # the store's peer id at the scheduler; 8 bytes
   address @2 :Text;
   publicKey @3 :Text;
   backendKey @4 :Data;           # UseBackend.key; empty for other stores
@@ -1153,7 +1153,7 @@ struct ReadFailure {
 struct FailedTask {
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
-  functions @1 :List(AnnouncedFunction);  # its function and serializer
+  functions @1 :List(AnnouncedFunction);  # the task's function and serializer
   runs @2 :List(RunGroup);       # one, with only this task; none if it cannot be replayed
   text @3 :Text;                 # why it cannot run again, display text
   number @4 :UInt64;

@@ -1,5 +1,5 @@
 """The keys of a cluster: a private directory that servers read and `scaler keys` changes. `servers.toml`: the servers'
-key pairs. `peers.jsonl`: public keys of peers. `credentials`: of local components."""
+key pairs. `peers.jsonl`: public keys of peers. `credentials`: credentials of local components."""
 
 from __future__ import annotations
 

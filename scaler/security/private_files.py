@@ -60,7 +60,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
 
 def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Do the same as `write_private`, but raise OSError."""
+    """Write a file like `write_private`, but raise OSError."""
     temporary = path.with_name(f".new-{os.urandom(8).hex()}")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

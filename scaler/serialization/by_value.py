@@ -88,7 +88,7 @@ _made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
-    """If `loading` agrees, replace the attributes of an unpickled class and its enum members."""
+    """Replace the attributes of an unpickled class and its enum members, if `loading` agrees."""
     if not loading.takes(cls):
         return cls
     made_with = _made_with.get(cls)

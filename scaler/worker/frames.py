@@ -190,7 +190,7 @@ class Sender:
         self.unsent_bytes = 0
 
     def send(self, datagrams: Collection[bytes] = ()) -> None:
-        """Without datagrams: send the queued ones, because the socket is writable."""
+        """Send datagrams; without any, send the queued ones, because the socket is writable."""
         end, unsent, was_full = self.end, self.unsent, bool(self.unsent)
         unsent.extend(datagrams)
         self.unsent_bytes += sum(map(len, datagrams))

@@ -58,7 +58,7 @@ class _Record:
     is_proven: bool = False
     stopping_at: float | None = None
     is_drained: bool = False  # drained by the scheduler, so it never gets work again
-    is_judged: bool = False  # its end has been taken into account
+    is_judged: bool = False  # the unit's end has been taken into account
 
 
 @dataclass(slots=True)

@@ -37,9 +37,9 @@ from scaler.protocol.messages import ForgetObjects, Message
 from scaler.scheduler.core.stores import Timer
 
 FIRST_RUN_BYTES = 4 * 1024 * 1024
-"""First run of a lone fetcher. A later run is as large as all chunks received so far,"""
+"""First run of a lone fetcher. A later run is as large as all chunks received so far, up to MAX_RUN_BYTES."""
 MAX_RUN_BYTES = 64 * 1024 * 1024
-"""up to this limit, which bounds how long other objects wait at the same source."""
+"""Maximum run of a lone fetcher. Bounds how long other objects wait at the same source."""
 MAX_LOOKS = 16
 MAX_FAILURES = 8
 """Failed runs of a fetch after which the object is unavailable to its store."""
@@ -62,7 +62,7 @@ class Tracker:
         self.awaited: set[int] = set()
         """Numbers of stores that workers use but that have not connected yet."""
         self.unknown_from = -math.inf
-        """Until this time, objects without an entry wait, because stores report their objects after a restart."""
+        """Time until which objects without an entry wait, because stores report their objects after a restart."""
         self.unreachable: dict[tuple[int, int], float] = {}
         """Time until which a connection is known to be missing, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}

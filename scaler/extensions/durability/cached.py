@@ -88,7 +88,7 @@ class CachedResults:
         future = futures.prepare(template, args, kwargs)
         task, answer = future.task_id, ObjectUpload(futures.ids.object(), futures.releases, b"")
         future.uploads = (*future.uploads, answer)
-        futures.add((future,))  # its task is not sent until `answer` has ended
+        futures.add((future,))  # the task is not sent until `answer` has ended
         self._wanted[task] = partial(self._put, digest)
         future.add_done_callback(lambda _: self._wanted.pop(task, None))
         settle = partial(self._settle, future, digest, answer, template.serializer)

@@ -29,7 +29,7 @@ _CLASS_STATE = frozenset({"_abc_impl", "__abstractmethods__"})
 
 class Culprit(NamedTuple):
     path: str
-    """Such as `[0]['lock']` or `global config.lock`; empty for the value itself."""
+    """Path such as `[0]['lock']` or `global config.lock`; empty for the value itself."""
     value: object
     error: Exception
 

@@ -162,7 +162,7 @@ class Preemption:
                 self._count(each, each.ahead, now)
             elif type(state) is Assigned and each.task.attempt == each.attempt:
                 if each.ahead is not None:
-                    each.ahead, each.began_at = None, math.inf  # its worker cannot stop it
+                    each.ahead, each.began_at = None, math.inf  # the worker cannot stop the task
                 running.append(each)
         return sorted(running, key=lambda each: (-each.task.group.rank[0], (now - each.began_at) * each.width))
 

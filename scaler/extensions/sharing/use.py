@@ -85,11 +85,11 @@ class User:
     is_long: bool = True
     """Whether its tasks are long, or of unknown length."""
     is_owner: bool = False
-    """Whether it is a client outside tasks, which owns its tasks."""
+    """Whether the user is a client outside tasks, which owns its tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
-    """Its live task groups, including its clients' groups."""
+    """The user's live task groups, including the groups of its clients."""
     stopped: int = 0
-    """Its preempted tasks."""
+    """Number of the user's preempted tasks."""
     active_at: float = -math.inf
     """Time at which its last group began or ended."""
     ended: float = 0.0
@@ -178,7 +178,7 @@ class User:
 
     @property
     def path(self) -> str:
-        """Its group, key, and client, if any."""
+        """Titles of the user's group, key, and client, if any."""
         return " ".join([user.title for user in self.line()[::-1]])
 
     @property

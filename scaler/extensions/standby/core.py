@@ -171,7 +171,7 @@ class Follower:
     def __init__(self) -> None:
         self.received = 0
         self.certain_until = 0.0
-        """Until then, this standby has everything that the scheduler has acknowledged."""
+        """Time until which this standby has everything that the scheduler has acknowledged."""
         self._buffer = bytearray()
         self._left_at = -math.inf
 

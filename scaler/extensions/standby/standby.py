@@ -252,7 +252,7 @@ class Standby:
             write_term(self.config, self._term)
         except (OSError, UsageError) as error:
             return str(error)
-        if self._is_connected:  # it must stop before this one serves
+        if self._is_connected:  # the scheduler must stop before this one serves
             with suppress(UnreachableError):
                 await greeted(self._first, self._access.to_storage, self._term, RETRY_SECONDS)
         _log.warning("promoted: this is the scheduler now, with epoch %d", epoch)

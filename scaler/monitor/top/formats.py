@@ -1,4 +1,4 @@
-"""Short display texts of figures and names, and panels of them, for a terminal. Pure."""
+"""Short texts for figures and names, and panels of these texts, for a terminal. Pure."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Login(Admission):
         self._trusts_user = trusts_user
 
     async def answer(self, request: Request, *, is_local: bool) -> Response | None:
-        """Also answers logins."""
+        """Return the response to a rejected request or a login; None: the request may proceed."""
         path = request.url.path
         link = request.query_params.get("token") if path == "/" else None
         if request.method == "POST" or link is not None:

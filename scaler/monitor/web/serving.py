@@ -72,7 +72,7 @@ class _Connection(H11Protocol):
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
         self.waits = True
-        """The connection has no admitted request."""
+        """Whether the connection has no admitted request."""
         self.is_stream = False
         """The application has lifted the time limit."""
 

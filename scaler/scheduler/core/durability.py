@@ -57,7 +57,7 @@ class Durability:
     next_at = math.inf
     """Time of the next `tick`."""
     recovers_until = 0.0
-    """Until then, another worker may report a later attempt of a resubmitted task."""
+    """Time until which another worker may report a later attempt of a resubmitted task."""
     claims: Container[bytes] = ()
     """Unknown tasks that workers have or had."""
     held: Container[Task] = ()

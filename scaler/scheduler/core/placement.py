@@ -37,7 +37,7 @@ MAX_PLACED_PER_STEP = 4096
 """Bounds the duration of a step; the shell starts the next step at once."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64  # workers per pass that may take nothing before the pass gives up
-MAX_HELD_BACK = 4  # such workers per pass that do not prefetch the first task
+MAX_HELD_BACK = 4  # workers per pass that do not prefetch the first task before the pass gives up
 MAX_AVOIDING = 64  # tasks that avoid a worker and are skipped for it in one step
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64

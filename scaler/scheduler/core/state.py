@@ -235,7 +235,7 @@ class WorkerClock:
 
 @dataclass(slots=True, eq=False)
 class Ran:
-    """Time and place of the tasks of one Done, or of the running tasks of one Started, in columns."""
+    """Times and places of the tasks in one Done, or of the running tasks in one Started, in columns."""
 
     clock: WorkerClock
     ids: list[bytes]
@@ -448,7 +448,7 @@ class ClientRecord(PeerRecord):
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     is_durable: bool = False
-    """Its tasks and results outlive its connection. Set only by the `durability` extension."""
+    """Whether the client's tasks and results outlive its connection. Set only by the `durability` extension."""
     owner: ClientRecord | None = None
     """The client outside all tasks, if this one is inside a task and that one is known."""
 

@@ -42,7 +42,7 @@ class Stores:
         self.timer = Timer()
         self._to_storage: list[Message] = []
         self.mail: Collection[object] = self._to_storage
-        """If empty and not `is_used`, there are no messages to take."""
+        """Messages to take, unless empty and not `is_used`."""
 
     def bound(self, state: Any, outbox: Any, config: Rules) -> None:
         """Called once, before the first step."""

@@ -336,7 +336,7 @@ class Tasks:
             if task is None or task.attempt != attempt:
                 if self._state.rooms.durability.done(worker, message, index, batch):
                     continue
-                current = getattr(self._state.living_task(identifier), "attempt", 0)  # its result may be stored already
+                current = getattr(self._state.living_task(identifier), "attempt", 0)  # the result may be stored already
                 if current != attempt and self._is_result(identifier, attempt, result):
                     self.drop_late(result, worker)
                 continue
@@ -561,7 +561,7 @@ class Tasks:
                     continue
                 if not is_lost:
                     self._stores.restored(identifier)
-                for task in reversed(self._objects.missing.pop(identifier, [])):  # each goes to the front
+                for task in reversed(self._objects.missing.pop(identifier, [])):  # each task goes to the front
                     if type(task.state) is not Waiting:
                         continue  # cancelled since
                     if is_lost:

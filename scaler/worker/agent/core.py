@@ -216,7 +216,7 @@ class AgentCore:
         for function, code in message.functions:
             if m.is_function_id(function, code):
                 executor.functions[function] = code
-            else:  # its tasks are lost, so that no processor unpickles wrong code for this id
+            else:  # the function's tasks are lost, so that no processor unpickles wrong code
                 executor.log(f"the scheduler sent a different function under id {show(function)}")
         refused: list[Attempt] = []
         for group in message.groups:

@@ -390,7 +390,7 @@ class ProcessorPool(ProcessorTable):
         has_begun = processor.snapshot.begun > processor.results
         is_expected = processor.state is ProcessorState.ENDING or processor.kill_reason is PREEMPTED
         if not is_expected and processor.is_worn and not has_begun:
-            self.processors_replaced += 1  # it exited on its own, because it must not run another task
+            self.processors_replaced += 1  # the processor exited because it must not run another task
         elif not is_expected and not processor.is_ready:
             self._count_failed_start(processor, text, now)
         elif not is_expected:

@@ -280,7 +280,7 @@ class ProcessorTable(ExecutorBase):
             return
         if change.is_ready:
             known.is_ready = True
-        elif known.is_ready:  # its fork server died, so that its next task prepares it again
+        elif known.is_ready:  # the fork server died, so the next task prepares the environment again
             del self.environments[change.environment]
             self._wanted = b""
             self.log(f"the fork server of an environment has exited: {change.text}")

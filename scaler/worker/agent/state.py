@@ -72,7 +72,7 @@ class Attempt:
     """Action to take when its processor's tasks are reclaimed."""
     dispatched_at: float = 0.0
     started_at: float = 0.0
-    """Only for calls, like dispatched_at and lane. 0: not known to have started."""
+    """Set only for calls, like dispatched_at and lane. 0: no start has been reported."""
     lane: int = 0
     devices: tuple[int, ...] = ()
 

@@ -66,7 +66,7 @@ class ProcessorContext:
         self.uploaded_code: Callable[[], bytes] = bytes
         """Returns the archive of modules uploaded by the running task's client; may be empty."""
         self.tee: Callable[[bool, Any], object] = lambda _is_stderr, _stream: None
-        """Also sends the agent the text written to a stream, given is_stderr and the stream."""
+        """Called with is_stderr and a stream, so that text written to the stream is also sent to the agent."""
         self.state = ProcessState()
         self._control = control
         self._flush_results = flush_results
@@ -74,18 +74,18 @@ class ProcessorContext:
         self._waits = 0
         self.is_suspended = False
         self._is_lent = False
-        """Suspended by `lend` rather than by a wait."""
+        """Whether `lend` suspended the task, rather than a wait."""
         self._grant_is_due = False
-        """A slot was requested after a suspension, and its grant has not been read yet."""
+        """Whether the grant of a slot, requested after a suspension, is still unread."""
         self.has_waited = False
-        """A task has waited, or lent its slot, since the last `end_waits`."""
+        """Whether a task has waited, or lent its slot, since the last `end_waits`."""
         self._task_count = 0
         self.on_resume: list[Callable[[], object]] = []
         """Called when a task continues after a wait. Must neither block nor raise."""
         self.on_task: list[Callable[[], object]] = []
         """Called once, when the next task begins. Must neither block nor raise."""
         self.wrappers: list[Wrap] = []
-        """Given a spec with a context and its function, return the callable to use instead."""
+        """Each returns the callable to use for a function, given a spec with a context and the function."""
         self.on_client: list[Callable[[Any], object]] = []
         """Called with the `FutureTable` of each new client inside a task."""
         self.on_end: list[Callable[[], object]] = []

@@ -214,7 +214,7 @@ class Ec2Backend(PolledBackend):
         return super().stop_some(unit_ids)
 
     def list_ids(self, *, search: bool) -> list[str]:
-        del search  # one list shows all
+        del search  # one listing contains all instances
         return [str(instance["InstanceId"]) for instance in instances_of(self._config, self._ec2)]
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:

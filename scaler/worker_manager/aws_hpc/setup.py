@@ -258,7 +258,7 @@ class _Changing(Resource):
     """A resource with slow changes: `describe` waits until they are complete, even changes from an interrupted run."""
 
     service = "batch"
-    member: ClassVar[str]  # its name in requests; plural with an s
+    member: ClassVar[str]  # name of the member in requests; plural with an s
 
     def ask(self, verb: str, *, plural: str = "", **parameters: Any) -> Fields:
         return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)

@@ -82,7 +82,7 @@ class KubernetesBackend(PolledBackend):
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
                     raise error  # the first error; further errors rarely differ
-        except (KubernetesError, ConfigError) as error:  # the latter for a credential without unit keys
+        except (KubernetesError, ConfigError) as error:  # ConfigError: a credential without unit keys
             raise BackendError(str(error), started) from error
         return started
 
