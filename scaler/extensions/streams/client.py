@@ -75,7 +75,7 @@ class StreamCalls(TaskCalls):
             return LocalStream(partial(self._submit, kwargs={}, options=carried), fn, args, self._serializer)
         name = carried.name or name_of(fn)
         call = self._loop.calls.begin("stream", name, 1, has_chunks=False)
-        carried = carried._replace(name=name, losses=carried.losses if restart else 1, call=call.number)
+        carried = carried._replace(name=name, retries=carried.retries if restart else 0, call=call.number)
         producer = Producer(fn, window, self._serializer)
         stream = Stream(self._loop, window, restart, self._serializer)
         return stream._start(lambda identifier: self._submit(producer, (identifier, *args), {}, carried))

@@ -172,6 +172,25 @@ def test_lost_worker_ends_the_stream_with_an_error(tmp_path: Path) -> None:
             next(stream)
 
 
+def count_starts(starts: Path, go: Path) -> Iterator[int]:
+    with starts.open("a") as file:
+        file.write("started\n")
+    yield from wait_between(go)
+
+
+def test_streams_that_a_worker_runs_together_start_once_if_it_is_lost(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    with running(tmp_path, slots=2) as (cluster, client):
+        streams = [client.stream(count_starts, starts, tmp_path / "go") for _ in range(2)]
+        assert [next(stream) for stream in streams] == [1, 1]
+        for agent in cluster.agents():
+            agent.kill()
+        for stream in streams:
+            with pytest.raises(WorkerLostError):
+                list(stream)
+    assert len(starts.read_text().splitlines()) == 2
+
+
 def test_restarted_stream_continues_after_the_values_taken(tmp_path: Path) -> None:
     with running(tmp_path, slots=1) as (cluster, client):
         stream = client.stream(wait_between, tmp_path / "go", restart=True)
