@@ -40,6 +40,8 @@ class TaskSession:
         self.pending: dict[bytes, t.ClientTask] = {}
         self.cancelling: set[bytes] = set()
         """Cancelled here but not confirmed by the scheduler, which still counts them as pending."""
+        self._recancelled: set[bytes] = set()
+        """Cancelled before a restart of the scheduler, and not confirmed since: cancelled again after the next one."""
         self.resolved = 0
         self.unsent_bytes = 0
         self._unsent_count = 0
@@ -204,6 +206,8 @@ class TaskSession:
         self.resolved = message.number or self.resolved
         if self.cancelling:
             self.cancelling.difference_update(message.ids)
+        if self._recancelled:
+            self._recancelled.difference_update(message.ids)
 
     def _settle(self, task: t.ClientTask, commands: list[t.SessionCommand]) -> None:
         if self.pending.pop(task.task_id, None) is None:
@@ -355,7 +359,8 @@ class TaskSession:
         """Queue everything to be resent, oldest first. The scheduler determines which tasks may have run."""
         self._unsent.clear()
         self._naming.clear()
-        self._cancels = [*{*self._cancels, *self.cancelling}]
+        self._recancelled |= {*self._cancels, *self.cancelling}
+        self._cancels = [*self._recancelled]
         self.cancelling.clear()
         self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)

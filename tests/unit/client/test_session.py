@@ -285,6 +285,21 @@ def test_after_a_restart_pending_tasks_are_resent_with_their_functions() -> None
     assert sent([twice]) == [sent_before.task_id, unsent.task_id]
 
 
+def test_cancellation_is_repeated_after_each_restart_until_it_is_confirmed() -> None:
+    client = Client()
+    f = client.template()
+    task = client.task(f)
+    client.send()
+    client.step(TaskSettled(task))
+    for _ in range(3):
+        assert client.send() == [Cancel([task.task_id])]
+        client.step(SchedulerRestarted({}))
+    client.send()
+    client.finish(task)
+    client.step(SchedulerRestarted({}))
+    assert client.send() == []
+
+
 def test_after_a_restart_a_value_replaces_an_ended_dependency() -> None:
     client = Client()
     f = client.template()
