@@ -145,7 +145,7 @@ class HttpCall:
         self.printed = asyncio.Future()
 
     def output(self, begin: int) -> str:
-        """Return the output from a position on, or what is left of it."""
+        """Return the output after a position, without the part that was dropped."""
         self._output.seek(max(0, self._output.seek(0, io.SEEK_END) - self.printed_characters + begin))
         return self._output.read()
 

@@ -74,7 +74,7 @@ class Api:
         self._runners = runners
 
     async def respond(self, operations: Mapping[str, Operation], request: Request) -> Response:
-        """Answer a request to a path. operations: those of the path, by method."""
+        """Answer a request to a path. operations: the path's operations, by method."""
         if (operation := operations.get(request.method)) is None:
             allowed = ", ".join(operations)
             raise HTTPException(405, f"{request.method} is not allowed here: use {allowed}", {"Allow": allowed})
