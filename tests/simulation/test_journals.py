@@ -75,6 +75,10 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         ROUGH,
         Fault(Tasks, "_join", "self._state.changes.add(Dispatched, task.id, worker.id)", "pass", LOST),
     ),
+    "a cancellation sent to a worker is not journaled": (
+        ROUGH,
+        Fault(Tasks, "_note_cancel", "self._state.changes.add(CancelSent, task.id)", "pass", LOST),
+    ),
     "rejected writes count as written": (
         ROUGH,
         Fault(Segments, "_fail", "self.is_broken = is_broken", "self.is_broken = False", LOST),
@@ -110,6 +114,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
 RARE = {
     "commands are performed before the disk confirms their cause": 9,
     "a failed confirmation counts as a success": 52,
+    "a cancellation sent to a worker is not journaled": 25_854,
     "a snapshot forgets which tasks may have run": 21,
     "an object counts as stored before the disk confirms it": 11,
 }

@@ -113,6 +113,8 @@ class DurabilityCore(Recovery, Sessions):
             self.restore(client, details.session, found.labels, now)
         again = self.recovered(client, found.dispatched)
         self._core.submission.submit(client, replace(found.submit, again=again))
+        if found.cancelled:
+            self._core.tasks.cancel(client, found.cancelled)
 
     def _restore_results(self, client: ClientRecord, found: Recovered) -> None:
         for message in found.results:

@@ -22,6 +22,7 @@ from scaler.net.connection import Identity
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.scheduler.core.changes import (
+    CancelSent,
     ClientJoined,
     ClientLeft,
     Dispatched,
@@ -60,6 +61,7 @@ Journaled = (
     | Dispatched
     | GivenBack
     | Labelled
+    | CancelSent
 )
 
 
@@ -76,8 +78,8 @@ class JournalChanged(NamedTuple):
 class Recovered(NamedTuple):
     """One client from the journal. results: outcomes of ended tasks. submit: unfinished tasks.
 
-    values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. labels: labels
-    of a durable session, in order of submission.
+    values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. cancelled:
+    tasks that a worker was asked to cancel. labels: labels of a durable session, in order of submission.
     """
 
     client: bytes
@@ -88,6 +90,7 @@ class Recovered(NamedTuple):
     values: dict[bytes, bytes]
     failed_inputs: dict[bytes, tuple[str, bytes]]
     dispatched: dict[bytes, bytes]
+    cancelled: list[bytes]
     labels: dict[bytes, Label]
 
 
@@ -117,7 +120,7 @@ def to_bytes(changes: Iterable[Journaled]) -> bytes:
                 rows = [(label.function.encode(), label.key, label.tag) for label in labels.values()]
                 names, keys, tags = map(list, zip(*rows, strict=True))
                 content = encode(SessionTasks(about, 0, 0, [*labels], [UNFINISHED] * len(rows), names, keys, tags))
-            case ClientLeft(about) | GivenBack(about):
+            case ClientLeft(about) | GivenBack(about) | CancelSent(about):
                 pass
             case _:
                 assert_never(change)
@@ -169,6 +172,7 @@ _READERS: dict[type[Journaled], Callable[[bytes, bytes], Journaled]] = {
     Dispatched: Dispatched,
     GivenBack: lambda about, _: GivenBack(about),
     Labelled: _labelled,
+    CancelSent: lambda about, _: CancelSent(about),
 }
 KINDS = (*_READERS,)
 """A type's index is its number in files, so new types must be appended."""
@@ -188,6 +192,7 @@ class _Client:
     values: dict[bytes, bytes] = field(default_factory=dict)
     failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
     dispatched: dict[bytes, bytes] = field(default_factory=dict)
+    cancelled: dict[bytes, None] = field(default_factory=dict)
     labels: dict[bytes, Label] = field(default_factory=dict)
 
     @property
@@ -195,9 +200,7 @@ class _Client:
         details = self.joined.hello.details
         return isinstance(details, m.ClientDetails) and bool(details.session)
 
-    def apply(
-        self, change: Submitted | ResultsRetained | Labelled | ValueRetained | FailedInput | Dispatched | GivenBack
-    ) -> None:
+    def apply(self, change: Journaled) -> None:
         match change:
             case Submitted(_, message):
                 self._submit(message)
@@ -213,6 +216,9 @@ class _Client:
                 self.dispatched[task] = worker
             case GivenBack(task):
                 self.dispatched.pop(task, None)
+            case CancelSent(task):
+                if task in self.tasks:
+                    self.cancelled[task] = None
 
     def _submit(self, message: m.Submit) -> None:
         self.functions.update(message.functions)
@@ -234,6 +240,7 @@ class _Client:
             if self.tasks.pop(identifier, None) is not None:
                 self.results[identifier] = tuple(row)
                 self.dispatched.pop(identifier, None)
+                self.cancelled.pop(identifier, None)
 
     def drop(self, identifier: bytes) -> None:
         for table in (self.results, self.values, self.failed_inputs):
@@ -304,6 +311,7 @@ class Ledger:
                 client.values,
                 client.failed_inputs,
                 client.dispatched,
+                [*client.cancelled],
                 {task: each for task, each in client.labels.items() if task in client.tasks or task in client.results},
             )
 
@@ -330,6 +338,7 @@ class Ledger:
             for group in client.groups():
                 yield [Submitted(name, m.Submit([], [group]))]
             yield [Dispatched(*item) for item in client.dispatched.items()]
+            yield [CancelSent(task) for task in client.cancelled]
 
 
 _ANY = m.Spec(bytes(ID_BYTES))

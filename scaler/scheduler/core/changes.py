@@ -299,6 +299,12 @@ class Dispatched(NamedTuple):
     worker: bytes
 
 
+class CancelSent(NamedTuple):
+    """A worker was asked to cancel a task."""
+
+    task: bytes
+
+
 class GivenBack(NamedTuple):
     """A worker returned a dispatched task that had not started."""
 

@@ -45,6 +45,7 @@ from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.attempt_texts import at_limit, interrupt, time_limit_text, together
 from scaler.scheduler.core.changes import (
     NO_CALLS,
+    CancelSent,
     Dispatched,
     Dropped,
     FailedInput,
@@ -248,6 +249,8 @@ class Tasks:
             task.state = Recalled(worker, cancel)
             worker.count_recall(1)
             self._outbox.recall(worker, task, kill=cancel)
+            if cancel:
+                self._note_cancel(task)
 
     def preempt(self, worker: Worker, task: Task, ahead: str) -> None:
         """Ask a worker to stop a started task, which runs again later. ahead: text for the task to start instead."""
@@ -885,6 +888,11 @@ class Tasks:
         elif not state.cancel:
             state.cancel = True
             self._outbox.recall(state.worker, task, kill=True)
+            self._note_cancel(task)
+
+    def _note_cancel(self, task: Task) -> None:
+        if task.group.client.via is None:
+            self._state.changes.add(CancelSent, task.id)
 
     def client_left(self, client: ClientRecord) -> None:
         """Drop everything of a client. Running tasks are recalled, and dropped when they return."""

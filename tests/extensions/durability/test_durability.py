@@ -116,6 +116,21 @@ def test_unfinished_tasks_run_while_their_client_is_disconnected(cluster: Journa
     }
 
 
+def test_cancelled_task_does_not_run_again_when_scheduler_and_worker_are_lost(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    (running,) = cluster.submit("client", 1)
+    cluster.worker("worker")
+    cluster.cancel("client", running)
+    assert cluster.recalls("worker", kill=True) == [running]
+    after = cluster.killed(compacted=compacted)
+    after.wait(AFTER)
+    after.worker("new")
+    assert not after.runs("new")
+    assert after.client() == "client"
+    assert after.outcomes("client")[running][0] is Outcome.CANCELLED
+
+
 def test_task_that_depends_on_one_of_a_later_group_is_kept(cluster: JournaledCluster, compacted: bool) -> None:
     first, last, middle = (cluster.task_id("client") for _ in range(3))
     ends = TaskGroup(Spec(FUNCTION, name="ends"), [first, last], [bytes(SPLIT_BATCH_BYTES)] * 2, [(), (middle,)])

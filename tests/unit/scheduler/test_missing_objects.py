@@ -101,7 +101,7 @@ def test_reconnecting_client_is_asked_for_missing_objects(session: str) -> None:
     hello = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails("client", session))
     labels = {task: Label("function")} if session else {}
     submit = Submit([(FUNCTION, CODE)], [group])
-    cluster.step(DurabilitySaid(Recovered(peer, hello, LOCAL, submit, [], {}, {}, {}, labels)))
+    cluster.step(DurabilitySaid(Recovered(peer, hello, LOCAL, submit, [], {}, {}, {}, [], labels)))
     cluster.worker("worker")
     cluster.wait(3.0, alive=["worker"])
     assert cluster.on("worker") == [task]
