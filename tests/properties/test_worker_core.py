@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
-from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
+from scaler.protocol.messages import (
+    Done,
+    HeartbeatEcho,
+    Message,
+    Outcome,
+    Recall,
+    Returned,
+    Run,
+    RunGroup,
+    Spec,
+    Welcome,
+)
 from scaler.worker.agent.events import (
     ActOnProcessor,
     AgentInput,
@@ -242,6 +253,8 @@ class Walk(CoreRig):
     def pass_time(self) -> None:
         self.now += self.random.choice([0.001, 0.02, 0.6, 11.0])
         self.turn(TimeElapsed(self.snapshots()))
+        if self.random.random() < 0.5:
+            self.hears(HeartbeatEcho(self.now, 0.0))
 
     def forget(self) -> None:
         """Let the scheduler drop the worker."""
@@ -263,6 +276,7 @@ class Walk(CoreRig):
                 return
             self.now += 0.6
             self.turn(TimeElapsed(self.snapshots()))
+            self.hears(HeartbeatEcho(self.now, 0.0))
             self.prepare()
             for number, processor in self.living().items():
                 self.signals(number, Event.READY)

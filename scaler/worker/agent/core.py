@@ -25,8 +25,11 @@ START_NOTHING_AT = 2 / 3
 KILL_ONCE_AT = 5 / 6
 BROKEN_SECONDS = 2.0
 """Seconds without a connection before a worker starts no more tasks; less than the scheduler waits for a resume."""
-STALL_SECONDS = 1.0
-"""After a stall this long, an agent processes received messages before it evaluates the scheduler's silence."""
+STALL_SECONDS = BROKEN_SECONDS
+"""After a stall this long, received messages may be older than a connection that broke meanwhile. The agent starts
+nothing, and counts no message as contact, until the scheduler has answered a heartbeat sent since."""
+STALL_ANSWER_SECONDS = 2.0
+"""Seconds for this answer before the agent ends tasks or exits because the scheduler is silent."""
 MAX_DRIFT = 1e-4
 """Maximum relative drift between two clocks: seconds per second."""
 DRAIN_ANSWER_SECONDS = 2.0
@@ -68,7 +71,11 @@ class AgentCore:
         self._stage = LeaseStage.NORMAL
         self._lease_seconds = float("inf")
         """Seconds without contact after which the scheduler reassigns this worker's tasks."""
-        self._heard_at = self._checked_at = now
+        self._heard_at = self._stepped_at = now
+        self._stalled_at = float("-inf")
+        """Time at which the last stall ended."""
+        self._is_answered = True
+        """The scheduler has answered a heartbeat since then."""
         self._broken_at = float("inf")
         """Time at which the connection broke; infinite while connected."""
         self._drain_text = ""
@@ -89,7 +96,7 @@ class AgentCore:
             m.ForgetFunctions: lambda message, _now: self.executor.forget_functions(set(message.ids)),
             m.Drain: self._drained,
             m.Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
-            m.HeartbeatEcho: lambda _message, _now: None,  # handled by the shell
+            m.HeartbeatEcho: self._echoed,
             m.Named: lambda message, _now: self.executor.log(
                 f"the scheduler calls this worker {message.name}", level="info"
             ),
@@ -98,12 +105,14 @@ class AgentCore:
 
     def step(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
         executor, handlers = self.executor, self._handlers
+        if now - self._stepped_at > STALL_SECONDS:
+            self._stalled_at, self._is_answered = now, False
+            self._check_lease(now)
+        self._stepped_at = now
         for item in inputs:
             kind = type(item)
             if kind is Received or kind is Resumed:
-                self._heard_at = now
-                if self._stage is not LeaseStage.NORMAL:
-                    self._stage = self._lease_stage(now)
+                self._heard(now)
             if kind is Received:
                 message = cast("Received", item).message
                 if handler := handlers.get(type(message)):
@@ -179,8 +188,8 @@ class AgentCore:
         if self._drain_text:
             self._request_drain(now)
         self._lease_seconds = welcome.lease_seconds
-        self._heard_at, self._broken_at = now, float("inf")
-        self._stage = LeaseStage.NORMAL
+        self._broken_at = float("inf")
+        self._heard(now)
         self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
         self._use_store(is_new_session=True)
 
@@ -256,9 +265,18 @@ class AgentCore:
         else:
             self.executor.wake_by(self._drain_deadline)
 
+    def _echoed(self, message: m.HeartbeatEcho, now: float) -> None:
+        if not self._is_answered and message.sent_at >= self._stalled_at:
+            self._is_answered = True
+            self._heard(now)
+
+    def _heard(self, now: float) -> None:
+        if self._is_answered:
+            self._heard_at = now
+        if self._stage is not LeaseStage.NORMAL:
+            self._stage = self._lease_stage(now)
+
     def _lease_stage(self, now: float) -> LeaseStage:
-        has_stalled = now - self._checked_at > STALL_SECONDS
-        self._checked_at = now
         limits = {
             LeaseStage.DEATH: self._config.death_timeout_seconds,
             LeaseStage.KILL_ONCE: self._lease_seconds * KILL_ONCE_AT,
@@ -266,9 +284,10 @@ class AgentCore:
         }
         silent = now - self._heard_at
         stage = next((stage for stage, seconds in limits.items() if silent >= seconds), LeaseStage.NORMAL)
-        if now - self._broken_at >= BROKEN_SECONDS:
+        if now - self._broken_at >= BROKEN_SECONDS or not self._is_answered:
             stage = max(stage, LeaseStage.START_NOTHING)
-        return min(stage, LeaseStage.START_NOTHING) if has_stalled else stage
+        is_waiting = not self._is_answered and now - self._stalled_at <= STALL_ANSWER_SECONDS
+        return LeaseStage.START_NOTHING if is_waiting else stage
 
     def _check_lease(self, now: float) -> None:
         before = self._stage

@@ -17,7 +17,7 @@ from scaler.errors import LimitError, RefusedError, ScalerError
 from scaler.host import usable_memory
 from scaler.ids import new_peer_id
 from scaler.logs import about, identify
-from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import extensions, load
@@ -235,6 +235,8 @@ class Agent:
                     self.heartbeat_soon()
                     if not self._welcomed.done():
                         self._welcomed.set_result(None)
+                case Resumed():
+                    self.heartbeat_soon()
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
                 case ConnectionRefused(refused):

@@ -49,6 +49,10 @@ class Story(CoreRig):
     def hear(self, message: m.Message) -> None:
         self.happened(Received(b"schedulr", message))
 
+    def echo(self, sent_at: float | None = None) -> None:
+        """Answer a heartbeat, by default one sent just now."""
+        self.hear(m.HeartbeatEcho(self.now if sent_at is None else sent_at, 0.0))
+
     def signal(self, number: int, event: Event) -> None:
         self.happened(ProcessorReported(number, event))
 

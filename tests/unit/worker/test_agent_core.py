@@ -304,9 +304,33 @@ def test_worker_without_contact_exits_at_its_death_timeout() -> None:
 def test_stalled_agent_reads_messages_before_judging_silence() -> None:
     story = Story(death=30.0)
     story.start(1, retries=0)
-    story.tick(1000.0)
+    story.stall(1000.0)
     assert story.ending is None
     assert not story.hands[1].killed
+
+
+def test_messages_received_during_a_stall_do_not_extend_the_lease(story: Story) -> None:
+    story.start(1)
+    story.stall(LEASE + 5.0)
+    story.run(2)
+    story.echo(sent_at=story.now - LEASE)
+    story.happened(Resumed(b"schedulr"))
+    story.work_on()
+    assert story.fed() == [], "the scheduler may have dropped this worker"
+    story.tick(0.5)
+    story.echo()
+    assert story.fed() == [2]
+
+
+def test_agent_that_gets_no_answer_after_a_stall_acts_on_the_silence() -> None:
+    story = Story(death=30.0)
+    story.start(1, retries=0)
+    story.stall(1000.0)
+    story.run(2)
+    for _ in range(5):
+        assert story.ending is None
+        story.tick(0.5)
+    assert story.ending is not None
 
 
 def test_forgotten_worker_starts_over(story: Story) -> None:

@@ -8,7 +8,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Message, Outcome
 from scaler.testing.worker_invariants import check
 from scaler.worker.agent.base import ExecutorBase
-from scaler.worker.agent.core import AgentCore
+from scaler.worker.agent.core import IDLE_TICK_SECONDS, AgentCore
 from scaler.worker.agent.events import (
     ActOnProcessor,
     AgentInput,
@@ -192,5 +192,13 @@ class CoreRig:
         return {number: each.snapshot() for number, each in self.hands.processors.items() if not each.released}
 
     def tick(self, seconds: float) -> None:
+        """Let time pass, with a step at least every IDLE_TICK_SECONDS."""
+        end = self.now + seconds
+        while end - self.now > IDLE_TICK_SECONDS:
+            self.stall(IDLE_TICK_SECONDS)
+        self.stall(end - self.now)
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass without a step."""
         self.now += seconds
         self.step(TimeElapsed(self.snapshots()))

@@ -19,6 +19,7 @@ from scaler.offload.calls import (
 from scaler.protocol.messages import (
     Done,
     Drain,
+    HeartbeatEcho,
     Message,
     Outcome,
     Recall,
@@ -105,7 +106,7 @@ class Stage(CoreRig):
 
     def pass_time(self, seconds: float) -> list[str]:
         self.now += seconds
-        return self.turn(TimeElapsed({}))
+        return self.turn(TimeElapsed({}), Received(b"schedulr", HeartbeatEcho(self.now, 0.0)))
 
     def outcomes(self) -> dict[str, Outcome]:
         return {
@@ -182,8 +183,7 @@ def test_tasks_after_a_refusal_do_not_wait_out_its_long_pause() -> None:
     stage.run(1)
     for _ in range(6):
         stage.refuse(1, text="too large")
-        stage.now += stage.calls.wait_seconds(stage.now)
-        stage.turn(Resumed(b"schedulr"))
+        stage.pass_time(stage.calls.wait_seconds(stage.now))
         stage.turn()
     stage.refuse(1, text="too large")
     assert stage.calls.wait_seconds(stage.now) > 50
