@@ -122,8 +122,10 @@ class ForkServer:
             ended = end_of(value) if is_start and number else -1
             found.append(ProcessReport(number, is_start, value, peak_bytes, ended))
 
-    def reason(self) -> str:
-        return os.pread(self._reason, MAX_REASON_BYTES, 0).decode("utf-8", "replace").strip()
+    def reason(self, position: int = 0) -> str:
+        """Return why the fork server exited. position: MAX_REASON_BYTES for what the preparation of its environment
+        does."""
+        return os.pread(self._reason, MAX_REASON_BYTES, position).decode("utf-8", "replace").strip("\0 \n")
 
     def end(self) -> None:
         """Make it end its processors and exit."""

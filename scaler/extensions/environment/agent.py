@@ -17,4 +17,4 @@ def report_packages(agent: Agent) -> None:
     agent.on_note[ToAgent.PACKAGES_DIFFER] = report
     if isinstance(agent, ProcessorAgent):
         agent.environment_module = "scaler.extensions.environment.prepare"
-        agent.on_environment = lambda environment, accepts: agent.send(EnvironmentState(environment, accepts))
+        agent.on_environment = lambda environment, server: agent.send(EnvironmentState(environment, server is None))

@@ -165,8 +165,9 @@ class ProcessorAgent(Agent):
         self._processors: dict[int, _Processor] = {}
         self.environment_module = ""
         """Module that prepares environments; see `exec_fork_server`. Empty: none."""
-        self.on_environment: Callable[[bytes, bool], object] = lambda _environment, _accepts: None
-        """Called when the worker begins to prepare an environment, and when it accepts tasks again or fails them."""
+        self.on_environment: Callable[[bytes, ForkServer | None], object] = lambda _environment, _server: None
+        """Called with the fork server that prepares an environment, and with None when the worker accepts tasks again
+        or fails them."""
         self._pipes = OutputPipes(self._loop, self.send_output)
         for limit in ("memory_limit_bytes", "processor_memory_limit_bytes"):
             if getattr(config, limit):
@@ -267,17 +268,16 @@ class ProcessorAgent(Agent):
             if server := self._fork_servers.pop(environment, None):  # it may have exited in this step
                 server.end()
             return
-        self.on_environment(environment, False)
-        if environment in self._fork_servers:
-            return
-        try:
-            server = exec_fork_server(self.environment_module, self.config, definition)
-        except OSError as error:
-            text = f"the fork server of its environment cannot start: {error.strerror}"
-            self._loop.call_soon(self._environment_changed, environment, False, text)
-        else:
+        if environment not in self._fork_servers:
+            try:
+                server = exec_fork_server(self.environment_module, self.config, definition)
+            except OSError as error:
+                text = f"the fork server of its environment cannot start: {error.strerror}"
+                self._loop.call_soon(self._environment_changed, environment, False, text)
+                return
             self._fork_servers[environment] = server
             self._loop.add_reader(server, self._on_fork_server, environment, server)
+        self.on_environment(environment, self._fork_servers[environment])
 
     def _reclaimed(self, number: int) -> list[e.AgentInput]:
         processor = self._processors[number]
@@ -360,7 +360,7 @@ class ProcessorAgent(Agent):
 
     def _environment_changed(self, environment: bytes, is_ready: bool, text: str = "") -> None:
         self.take([e.EnvironmentChanged(environment, is_ready, text)])
-        self.on_environment(environment, True)
+        self.on_environment(environment, None)
 
     def _on_readable(self, number: int) -> None:
         found = self._read(number, MAX_READ_PER_WAKEUP)
