@@ -231,7 +231,8 @@ class ExecutorBase(ABC):
 
     def admit(self, environment: bytes, items: list[Attempt], now: float) -> list[Attempt]:  # noqa: ARG002
         """Return the attempts that may be queued for an environment, and return or end the rest."""
-        self._refuse(items, "its worker passes tasks to a service, which has no environments for tasks")
+        text = "its worker passes tasks to a service, which has no environments: select other workers by a capability"
+        self._refuse(items, text)
         return []
 
     def _refuse(self, items: Iterable[Attempt], text: str) -> None:

@@ -279,3 +279,11 @@ def test_calls_survive_a_scheduler_restart_and_are_reported() -> None:
     assert stage.sent[-1] == WorkerReport([task(1), task(2)], [1, 1], [False, False], [False, False])
     stage.deliver(1)
     assert stage.outcomes() == {"1": Outcome.SUCCESS}
+
+
+def test_task_with_an_environment_is_rejected_at_once_with_the_remedy() -> None:
+    stage = Stage()
+    assert stage.run(1, environment=FUNCTION) == []
+    assert stage.outcomes() == {"1": Outcome.REJECTED}
+    assert "select other workers by a capability" in stage.text(1)
+    assert stage.run(2) == ["start 2"]
