@@ -270,7 +270,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     UseBackend: st.builds(UseBackend, TEXT, DATA),
     StreamValue: st.builds(StreamValue, ID, ID, PEER, U64, U32, st.booleans(), DATA),
     StreamTaken: st.builds(StreamTaken, ID, U64, U64, PEER),
-    EnvironmentState: st.builds(EnvironmentState, ID, st.booleans()),
+    EnvironmentState: st.builds(EnvironmentState, ID, st.booleans(), TEXT),
     Following: st.builds(Following, TEXT, U64, U64, SECONDS, st.booleans()),
     JournalBytes: st.builds(JournalBytes, SECONDS, SECONDS, DATA),
     Promote: st.builds(Promote, st.booleans()),

@@ -21,6 +21,7 @@ MAX_TOLD = 100
 """Reports per client."""
 MAX_PREPARED = 1000
 """Environments per worker."""
+MAX_TEXT = 300
 
 
 class Packages(SchedulerPart, Environments):
@@ -28,8 +29,8 @@ class Packages(SchedulerPart, Environments):
     refusal = ""
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
-        self._prepared: dict[bytes, set[bytes]] = {}
-        """Environments that a worker prepares, by its id."""
+        self._prepared: dict[bytes, dict[bytes, str]] = {}
+        """What a worker does to prepare environments, by its id and theirs."""
         self._told: dict[bytes, set[tuple[str, str]]] = {}
         """Functions and versions, by client."""
 
@@ -43,18 +44,19 @@ class Packages(SchedulerPart, Environments):
         self._prepared.pop(worker.id, None)
 
     def why_waits(self, task: Task) -> str:
-        count = sum(task.needs.environment in each for each in self._prepared.values())
-        return f"its environment is installed on {counted(count, 'worker')} now" if count else ""
+        found = [each[name] for each in self._prepared.values() if (name := task.needs.environment) in each]
+        text = f": {max(found)}" if any(found) else ""
+        return f"its environment is installed on {counted(len(found), 'worker')} now{text}" if found else ""
 
     def on_message(
         self, peer: PeerRecord, message: PackagesDiffer | EnvironmentState, state: ClusterState
     ) -> Iterable[Command]:
         if isinstance(message, EnvironmentState):
-            found = self._prepared.setdefault(peer.id, set())
+            found = self._prepared.setdefault(peer.id, {})
             if message.accepts:
-                found.discard(message.environment)
-            elif len(found) < MAX_PREPARED:
-                found.add(message.environment)
+                found.pop(message.environment, None)
+            elif message.environment in found or len(found) < MAX_PREPARED:
+                found[message.environment] = message.text[:MAX_TEXT]
             return []
         client = state.clients.get(owner_of(message.task))
         self._told = {known: told for known, told in self._told.items() if known in state.clients}

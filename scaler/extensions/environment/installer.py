@@ -1,8 +1,9 @@
 """Installs packages with uv or pip, once per host, into folders that precede the worker's site-packages. Scaler's own
 dependencies are pinned to the running versions.
 
-A process holds a shared lock of a folder that it uses, and an exclusive lock of the host to install or remove folders.
-The kernel releases the locks of a killed process.
+A process holds a shared lock of a folder that it uses. To install a folder, it holds an exclusive lock of the folder's
+state, and for the first seconds also one of the host, so that installations start one after the other. The kernel
+releases the locks of a killed process.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import signal
 import site
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
 from scaler.errors import ConfigError
@@ -36,10 +38,14 @@ from scaler.pins import locked, of_extra
 from scaler.processes import end_with_parent
 
 INSTALL_SECONDS = 1800.0
+SLOW_SECONDS = 10.0
+"""Duration of an installation after which the next one on this host starts."""
 FAILED_SECONDS = 30.0
 """Seconds for which a failed installation is not tried again on this host."""
 KEPT = 10
 """Installed folders per host, besides those in use."""
+STATE = ".state"
+"""Suffix of a folder's state: a file that is locked during the installation, and contains why it failed."""
 PACKED = ".requirements"
 """File in an installed folder with the packed requirements. Its lock keeps the folder."""
 MAX_LINE_CHARACTERS = 200
@@ -97,10 +103,15 @@ def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tupl
             while (lock := _kept(folder)) < 0:
                 say(f"waits to install {what}")
                 fcntl.flock(host, fcntl.LOCK_EX)
-                if not (folder / PACKED).exists():
-                    say(f"installs {what}")
-                    _clean(cache)
-                    _install(folder, data, listed.requirements, constraints, what)
+                _clean(cache)
+                with folder.with_suffix(STATE).open("a+", encoding="utf-8") as state:
+                    if not _try_lock(state):
+                        fcntl.flock(host, fcntl.LOCK_UN)
+                        say(f"waits for another process of its host, which installs {what}")
+                        fcntl.flock(state, fcntl.LOCK_SH)
+                    elif not (folder / PACKED).exists():
+                        say(f"installs {what}")
+                        _install(folder, data, listed.requirements, constraints, what, state, host)
     except OSError as error:
         text = f"{what} cannot be installed into {cache}: {error.strerror or error}"
         raise ConfigError(f"{text}; set XDG_CACHE_HOME to use another directory") from error
@@ -119,65 +130,91 @@ def _kept(folder: Path) -> int:
     return -1
 
 
+def _try_lock(file: IO[Any]) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def _clean(cache: Path) -> None:
-    """Remove the least recently used folders that are not in use, and leftovers of killed processes and failures."""
+    """Remove the least recently used folders that are not in use, and leftovers of killed processes and failures. Needs
+    the host's lock."""
     installed: list[Path] = []
     for each in cache.iterdir():
         if not each.suffix and (each / PACKED).exists():
             installed.append(each)
-        elif each.is_dir():
-            shutil.rmtree(each)
-        elif each.suffix and time.time() - each.stat().st_mtime > FAILED_SECONDS:
-            each.unlink()
+            continue
+        with contextlib.suppress(FileNotFoundError):  # its installation has just finished
+            if each.is_dir() or (each.suffix and time.time() - each.stat().st_mtime > FAILED_SECONDS):
+                with each.with_suffix(STATE).open("a") as state:
+                    if _try_lock(state):
+                        shutil.rmtree(each) if each.is_dir() else each.unlink()
     installed.sort(key=lambda each: each.stat().st_mtime, reverse=True)
     for each in installed[KEPT - 1 :]:
-        with (each / PACKED).open("r+b") as lock, contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(each.rename(each.with_suffix(".new")))
+        with (each / PACKED).open("r+b") as lock:
+            if _try_lock(lock):
+                shutil.rmtree(each.rename(each.with_suffix(".old")))
 
 
-def _install(folder: Path, data: bytes, requirements: Sequence[str], constraints: Sequence[str], what: str) -> None:
-    """Install requirements, then create the folder. Raises ConfigError and OSError."""
-    unfinished, failed = folder.with_suffix(".new"), folder.with_suffix(".failed")
-    if failed.exists():
-        raise ConfigError(failed.read_text("utf-8"))
+def _install(
+    folder: Path,
+    data: bytes,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    what: str,
+    state: IO[str],
+    host: IO[str],
+) -> None:
+    """Install requirements, then create the folder. Releases the host's lock if this takes long. Raises ConfigError and
+    OSError."""
+    state.seek(0)
+    if failure := state.read():
+        raise ConfigError(failure)
+    unfinished = folder.with_suffix(".new")
     unfinished.mkdir()
     try:
         files = (unfinished / ".requirements.txt", requirements), (unfinished / ".constraints.txt", constraints)
         for file, lines in files:
             file.write_text("".join(f"{each}\n" for each in lines), "utf-8")
-        _run(["--target", str(unfinished), "-r", str(files[0][0]), "--constraint", str(files[1][0])], what)
+        _run(["--target", str(unfinished), "-r", str(files[0][0]), "--constraint", str(files[1][0])], what, host)
         for each in unfinished.iterdir():
             if each.name.partition(".")[0].partition("-")[0] in _OWN:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
         (unfinished / PACKED).write_bytes(data)
         unfinished.rename(folder)
     except ConfigError as error:
-        failed.write_text(str(error), "utf-8")
+        state.write(str(error))
         raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _run(arguments: Sequence[str], what: str) -> None:
-    try:
-        done = subprocess.run(
+def _run(arguments: Sequence[str], what: str, host: IO[str]) -> None:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
             [*_installer(), *arguments],
-            check=False,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=INSTALL_SECONDS,
+            stdout=output,
+            stderr=output,
             env={**os.environ, **_VARIABLES},
-            preexec_fn=partial(end_with_parent, signal.SIGKILL, os.getpid()),
+            preexec_fn=partial(end_with_parent, signal.SIGKILL, os.getpid()),  # noqa: PLW1509 (it takes no lock)
         )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{what} were not installed within {INSTALL_SECONDS:g} s") from None
-    if done.returncode:
-        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        text = "; ".join(line[:MAX_LINE_CHARACTERS] for line in lines[-ERROR_LINES:])
-        raise ConfigError(f"{what} cannot be installed: {_without_credentials(text)}")
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SLOW_SECONDS)
+            fcntl.flock(host, fcntl.LOCK_UN)
+            process.wait(INSTALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"{what} were not installed within {INSTALL_SECONDS:g} s") from None
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        if process.returncode:
+            lines = [line.strip() for line in output if line.strip()]
+            text = "; ".join(line[:MAX_LINE_CHARACTERS] for line in lines[-ERROR_LINES:])
+            raise ConfigError(f"{what} cannot be installed: {_without_credentials(text)}")
 
 
 def _without_credentials(text: str) -> str:

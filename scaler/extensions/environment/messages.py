@@ -10,3 +10,4 @@ class EnvironmentState(Message):
 
     environment: f.Id
     accepts: bool
+    text: str = ""  # display text: what the preparation does

@@ -11,14 +11,19 @@ from scaler.extensions.environment.installer import PACKED, provide, variables_o
 from scaler.interpreter import ENVIRONMENT_VARIABLE, worker_command
 from scaler.processes import end_with_parent
 from scaler.serialization import parts_of
-from scaler.worker.fork_server import definition_of
+from scaler.worker.fork_server import MAX_REASON_BYTES, definition_of
 
 
 def main() -> None:
     document, reason, agent_pid = map(int, sys.argv[3:])
     end_with_parent(signal.SIGKILL, agent_pid)
+
+    def say(text: str) -> None:
+        os.ftruncate(reason, MAX_REASON_BYTES)
+        os.pwrite(reason, text.encode("utf-8", "replace"), MAX_REASON_BYTES)
+
     try:
-        folder, lock = provide(bytes(parts_of(definition_of(document))[0]), "the packages of its environment")
+        folder, lock = provide(bytes(parts_of(definition_of(document))[0]), "the packages of its environment", say)
     except Exception as error:  # noqa: BLE001 (the agent reports any error)
         text = str(error) if isinstance(error, ConfigError) else f"its environment cannot be prepared: {error!r}"
         os.pwrite(reason, text.encode("utf-8", "replace"), 0)

@@ -38,7 +38,7 @@ mkdir -p "$folder/scaler"
 echo 'raise ImportError("wrong module")' | tee "$folder/typing.py" > "$folder/scaler/__init__.py"
 while test "$version" = waits -a ! -e {tests}/flag; do sleep 0.05; done
 echo "VERSION = '$version'" > "$folder/tabulator.py"
-rmdir {tests}/busy
+rmdir {tests}/busy || true
 """
 
 
@@ -172,7 +172,8 @@ def test_unused_environments_are_removed_after_the_most_recent_ones(
         os.close(lock)
     assert other.exists()
     kept("tabulator==5")
-    assert {each.name for each in folders[0].parent.iterdir()} == {"lock", folders[3].name, kept("tabulator==5").name}
+    found = {each.name for each in folders[0].parent.iterdir() if each.suffix != installer.STATE}
+    assert found == {"lock", folders[3].name, kept("tabulator==5").name}
 
 
 def test_environments_are_installed_one_after_the_other_on_a_host(
@@ -184,6 +185,8 @@ def test_environments_are_installed_one_after_the_other_on_a_host(
         try:
             lock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
+            if kind & fcntl.LOCK_NB:
+                raise
             waited.append(kind)
             (tmp_path / "flag").touch()
             lock(descriptor, kind)
@@ -198,6 +201,42 @@ def test_environments_are_installed_one_after_the_other_on_a_host(
     first.join()
     assert waited == [fcntl.LOCK_EX]
     assert not (tmp_path / "overlaps").exists()
+
+
+def test_installation_that_hangs_delays_no_other_environment(
+    client: Client, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a package index that accepts connections and never answers."""
+    monkeypatch.setattr(installer, "SLOW_SECONDS", 0.1)
+    said: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: os.close(provided("tabulator==waits", say=said.append)[1])) for _ in range(2)
+    ]
+    threads[0].start()
+    assert until((tmp_path / "busy").exists, WAIT_SECONDS)
+    threads[1].start()
+    assert until(lambda: "waits for another process" in said[-1], WAIT_SECONDS)
+    assert (kept("tabulator==1") / "tabulator.py").exists()
+    waiting = client.submit_verbose(version, environment=["tabulator==waits"])
+    text = "waits for another process of its host, which installs the packages of its environment (tabulator==waits)"
+    assert until(lambda: text in client.explain(waiting), WAIT_SECONDS, pause_seconds=0.1)
+    assert client.submit_verbose(version, environment=["tabulator==2"]).result(WAIT_SECONDS) == "2"
+    (tmp_path / "flag").touch()
+    assert waiting.result(WAIT_SECONDS) == "waits"
+    for thread in threads:
+        thread.join()
+    assert len(calls.read_text().splitlines()) == 3
+
+
+def test_installer_that_exceeds_its_time_is_killed(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(installer, "INSTALL_SECONDS", 0.1)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"tabulator==waits\) were not installed within 0.1 s"):
+            kept("tabulator==waits")
+    assert len(calls.read_text().splitlines()) == 1
 
 
 def test_environment_that_is_replaced_before_its_use_is_kept(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,11 +290,17 @@ def test_what_killed_processes_and_failures_left_is_removed(tmp_path: Path) -> N
     cache = tmp_path / "cache" / "scaler" / "packages"
     for name in ("a", "a.new"):
         (cache / name / "package").mkdir(parents=True)
-    for name, age in (("a.failed", installer.FAILED_SECONDS + 1), ("b.failed", 0)):
+    for name, age in (("c.state", installer.FAILED_SECONDS + 1), ("b.state", 0)):
         (cache / name).touch()
         os.utime(cache / name, (time.time() - age,) * 2)
     folder = kept("tabulator==1")
-    assert {each.name for each in cache.iterdir()} == {"b.failed", "lock", folder.name}
+    assert {each.name for each in cache.iterdir()} == {
+        "a.state",
+        "b.state",
+        "lock",
+        folder.name,
+        f"{folder.name}.state",
+    }
 
 
 def test_killed_process_leaves_no_installer_and_no_lock(tmp_path: Path) -> None:
