@@ -27,9 +27,8 @@ BROKEN_SECONDS = 2.0
 """Seconds without a connection before a worker starts no more tasks; less than the scheduler waits for a resume."""
 STALL_SECONDS = BROKEN_SECONDS
 """After a stall this long, received messages may be older than a connection that broke meanwhile. The agent starts
-nothing, and counts no message as contact, until the scheduler has answered a heartbeat sent since."""
-STALL_ANSWER_SECONDS = 2.0
-"""Seconds for this answer before the agent ends tasks or exits because the scheduler is silent."""
+nothing, and counts no message as contact, until the scheduler has answered a heartbeat sent since. It waits as long for
+this answer before it ends tasks or exits because the scheduler is silent."""
 MAX_DRIFT = 1e-4
 """Maximum relative drift between two clocks: seconds per second."""
 DRAIN_ANSWER_SECONDS = 2.0
@@ -72,10 +71,8 @@ class AgentCore:
         self._lease_seconds = float("inf")
         """Seconds without contact after which the scheduler reassigns this worker's tasks."""
         self._heard_at = self._stepped_at = now
-        self._stalled_at = float("-inf")
-        """Time at which the last stall ended."""
-        self._is_answered = True
-        """The scheduler has answered a heartbeat since then."""
+        self._stalled_at = float("inf")
+        """End of the last stall; infinite once the scheduler has answered a heartbeat sent since."""
         self._broken_at = float("inf")
         """Time at which the connection broke; infinite while connected."""
         self._drain_text = ""
@@ -106,7 +103,7 @@ class AgentCore:
     def step(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
         executor, handlers = self.executor, self._handlers
         if now - self._stepped_at > STALL_SECONDS:
-            self._stalled_at, self._is_answered = now, False
+            self._stalled_at = now
             self._check_lease(now)
         self._stepped_at = now
         for item in inputs:
@@ -266,12 +263,12 @@ class AgentCore:
             self.executor.wake_by(self._drain_deadline)
 
     def _echoed(self, message: m.HeartbeatEcho, now: float) -> None:
-        if not self._is_answered and message.sent_at >= self._stalled_at:
-            self._is_answered = True
+        if message.sent_at >= self._stalled_at:
+            self._stalled_at = float("inf")
             self._heard(now)
 
     def _heard(self, now: float) -> None:
-        if self._is_answered:
+        if now < self._stalled_at:
             self._heard_at = now
         if self._stage is not LeaseStage.NORMAL:
             self._stage = self._lease_stage(now)
@@ -284,10 +281,9 @@ class AgentCore:
         }
         silent = now - self._heard_at
         stage = next((stage for stage, seconds in limits.items() if silent >= seconds), LeaseStage.NORMAL)
-        if now - self._broken_at >= BROKEN_SECONDS or not self._is_answered:
+        if now - self._broken_at >= BROKEN_SECONDS or now >= self._stalled_at:
             stage = max(stage, LeaseStage.START_NOTHING)
-        is_waiting = not self._is_answered and now - self._stalled_at <= STALL_ANSWER_SECONDS
-        return LeaseStage.START_NOTHING if is_waiting else stage
+        return LeaseStage.START_NOTHING if 0 <= now - self._stalled_at <= STALL_SECONDS else stage
 
     def _check_lease(self, now: float) -> None:
         before = self._stage
