@@ -75,9 +75,9 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         ROUGH,
         Fault(Tasks, "_join", "self._state.changes.add(Dispatched, task.id, worker.id)", "pass", LOST),
     ),
-    "a cancellation sent to a worker is not journaled": (
+    "a cancellation is not journaled": (
         ROUGH,
-        Fault(Tasks, "_note_cancel", "self._state.changes.add(CancelSent, task.id)", "pass", LOST),
+        Fault(Tasks, "cancel", "self._state.changes.add(CancelAsked, ids)", "pass", LOST),
     ),
     "rejected writes count as written": (
         ROUGH,
@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
 RARE = {
     "commands are performed before the disk confirms their cause": 9,
     "a failed confirmation counts as a success": 52,
-    "a cancellation sent to a worker is not journaled": 25_854,
+    "a cancellation is not journaled": 25_854,
     "a snapshot forgets which tasks may have run": 21,
     "an object counts as stored before the disk confirms it": 11,
 }

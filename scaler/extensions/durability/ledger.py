@@ -22,7 +22,7 @@ from scaler.net.connection import Identity
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.scheduler.core.changes import (
-    CancelSent,
+    CancelAsked,
     ClientJoined,
     ClientLeft,
     Dispatched,
@@ -61,7 +61,7 @@ Journaled = (
     | Dispatched
     | GivenBack
     | Labelled
-    | CancelSent
+    | CancelAsked
 )
 
 
@@ -79,7 +79,7 @@ class Recovered(NamedTuple):
     """One client from the journal. results: outcomes of ended tasks. submit: unfinished tasks.
 
     values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. cancelled:
-    tasks that a worker was asked to cancel. labels: labels of a durable session, in order of submission.
+    tasks that the client asked to cancel. labels: labels of a durable session, in order of submission.
     """
 
     client: bytes
@@ -114,13 +114,13 @@ def to_bytes(changes: Iterable[Journaled]) -> bytes:
                 pass
             case FailedInput(about, function, failed):
                 content = failed + function.encode()
-            case Dropped(ids):
+            case Dropped(ids) | CancelAsked(ids):
                 content = b"".join(ids)
             case Labelled(about, labels):
                 rows = [(label.function.encode(), label.key, label.tag) for label in labels.values()]
                 names, keys, tags = map(list, zip(*rows, strict=True))
                 content = encode(SessionTasks(about, 0, 0, [*labels], [UNFINISHED] * len(rows), names, keys, tags))
-            case ClientLeft(about) | GivenBack(about) | CancelSent(about):
+            case ClientLeft(about) | GivenBack(about):
                 pass
             case _:
                 assert_never(change)
@@ -155,6 +155,10 @@ def _labelled(about: bytes, content: bytes) -> Labelled:
     return Labelled(about[:8], {task: Label(name.decode(), key, tag) for task, name, key, tag in rows})
 
 
+def _ids(content: bytes) -> list[bytes]:
+    return [content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)]
+
+
 def _decoded(kind: type[M], content: bytes) -> M:
     message = decode(content)
     assert isinstance(message, kind)
@@ -168,11 +172,11 @@ _READERS: dict[type[Journaled], Callable[[bytes, bytes], Journaled]] = {
     ResultsRetained: lambda about, content: ResultsRetained(about[:8], _decoded(m.Finished, content)),
     ValueRetained: ValueRetained,
     FailedInput: lambda about, content: FailedInput(about, content[ID_BYTES:].decode(), content[:ID_BYTES]),
-    Dropped: lambda _, ids: Dropped([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]),
+    Dropped: lambda _, content: Dropped(_ids(content)),
     Dispatched: Dispatched,
     GivenBack: lambda about, _: GivenBack(about),
     Labelled: _labelled,
-    CancelSent: lambda about, _: CancelSent(about),
+    CancelAsked: lambda _, content: CancelAsked(_ids(content)),
 }
 KINDS = (*_READERS,)
 """A type's index is its number in files, so new types must be appended."""
@@ -216,9 +220,6 @@ class _Client:
                 self.dispatched[task] = worker
             case GivenBack(task):
                 self.dispatched.pop(task, None)
-            case CancelSent(task):
-                if task in self.tasks:
-                    self.cancelled[task] = None
 
     def _submit(self, message: m.Submit) -> None:
         self.functions.update(message.functions)
@@ -289,6 +290,11 @@ class Ledger:
             case Dropped(ids):
                 for identifier in ids:
                     self._drop(identifier)
+            case CancelAsked(ids):
+                for identifier in ids:
+                    found = self._clients.get(owner_of(identifier))
+                    if found is not None and identifier in found.tasks:
+                        found.cancelled[identifier] = None
             case _:
                 found = self._clients.get(owner_of(change[0]))
                 if found is not None:
@@ -338,7 +344,7 @@ class Ledger:
             for group in client.groups():
                 yield [Submitted(name, m.Submit([], [group]))]
             yield [Dispatched(*item) for item in client.dispatched.items()]
-            yield [CancelSent(task) for task in client.cancelled]
+            yield [CancelAsked([*client.cancelled])]
 
 
 _ANY = m.Spec(bytes(ID_BYTES))

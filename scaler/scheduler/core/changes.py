@@ -299,10 +299,10 @@ class Dispatched(NamedTuple):
     worker: bytes
 
 
-class CancelSent(NamedTuple):
-    """A worker was asked to cancel a task."""
+class CancelAsked(NamedTuple):
+    """A client asked to cancel tasks. The ids of ended and unknown tasks are ignored."""
 
-    task: bytes
+    ids: Sequence[bytes]
 
 
 class GivenBack(NamedTuple):

@@ -45,7 +45,7 @@ from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.attempt_texts import at_limit, interrupt, time_limit_text, together
 from scaler.scheduler.core.changes import (
     NO_CALLS,
-    CancelSent,
+    CancelAsked,
     Dispatched,
     Dropped,
     FailedInput,
@@ -249,8 +249,6 @@ class Tasks:
             task.state = Recalled(worker, cancel)
             worker.count_recall(1)
             self._outbox.recall(worker, task, kill=cancel)
-            if cancel:
-                self._note_cancel(task)
 
     def preempt(self, worker: Worker, task: Task, ahead: str) -> None:
         """Ask a worker to stop a started task, which runs again later. ahead: text for the task to start instead."""
@@ -876,6 +874,8 @@ class Tasks:
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
         """Cancel tasks; each ends in a Finished. Cancelling many tasks takes several steps, so that other clients do
         not wait."""
+        if client.via is None:
+            self._state.changes.add(CancelAsked, ids)
         self._cancels.append((client, iter(ids)))
         self.next_wake = 0.0
 
@@ -888,11 +888,6 @@ class Tasks:
         elif not state.cancel:
             state.cancel = True
             self._outbox.recall(state.worker, task, kill=True)
-            self._note_cancel(task)
-
-    def _note_cancel(self, task: Task) -> None:
-        if task.group.client.via is None:
-            self._state.changes.add(CancelSent, task.id)
 
     def client_left(self, client: ClientRecord) -> None:
         """Drop everything of a client. Running tasks are recalled, and dropped when they return."""

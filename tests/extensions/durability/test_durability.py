@@ -9,11 +9,12 @@ import pytest
 from scaler.extensions.durability.ledger import JournalChanged, Ledger, from_bytes, to_bytes
 from scaler.extensions.explain.core import explain
 from scaler.monitor.messages import UNFINISHED, Explain, Explained, ListSessionTasks, SessionTasks
-from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
+from scaler.net.connection import ANYONE, LOCAL, Identity, Received, TryAgain
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     AcknowledgeResults,
+    Cancel,
     Drain,
     Finished,
     ForgetOwner,
@@ -28,6 +29,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import Command, DurabilitySaid, Input, Perform, SendAnswer, SendToStorage
 from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Waiting
+from scaler.scheduler.core.tasks import MAX_CANCELLED
 from tests.extensions.durability.journaled import Journaled
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
@@ -129,6 +131,16 @@ def test_cancelled_task_does_not_run_again_when_scheduler_and_worker_are_lost(
     assert not after.runs("new")
     assert after.client() == "client"
     assert after.outcomes("client")[running][0] is Outcome.CANCELLED
+
+
+def test_cancelled_tasks_do_not_run_if_scheduler_is_lost_before_all_have_ended(cluster: JournaledCluster) -> None:
+    tasks = cluster.submit("client", MAX_CANCELLED + 1)
+    cluster.step_once(Received(cluster.peer("client"), Cancel(tasks)))
+    assert cluster.state.clients[cluster.peer("client")].tasks, "one is still waiting"
+    after = cluster.killed()
+    after.wait(AFTER)
+    after.worker("worker")
+    assert not after.runs("worker")
 
 
 def test_task_that_depends_on_one_of_a_later_group_is_kept(cluster: JournaledCluster, compacted: bool) -> None:
