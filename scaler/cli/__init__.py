@@ -1,4 +1,4 @@
-"""The commands. Each is imported inside `run_command`, so that Ctrl-C exits without a traceback."""
+"""The commands. `run_command` imports each command, so that Ctrl-C during an import exits without a traceback."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command, `module:function` references: the first takes program, arguments, and environment, and the second
-takes the first's result. The last function returns the exit code."""
+"""For each command, `module:function` references. The first takes program, arguments, and environment; the second, if
+any, takes the first's result. The last function returns the exit code."""
 
 
 def _script(name: str) -> Callable[[], int]:

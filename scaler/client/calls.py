@@ -1,5 +1,5 @@
-"""Numbers a client's calls (`map`, `get`, ...) and reports their progress to the scheduler: once a second, and as soon
-as a call begins after a second without new calls."""
+"""Numbers a client's calls (`map`, `get`, ...) and reports their progress to the scheduler once a second. A new call is
+reported immediately if none began in the last second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from scaler.protocol.messages import CallReport
 
 MAX_REPORTS = 1_000
-"""Maximum number of calls in one message; further ones follow a second later."""
+"""Maximum number of calls in one report. The rest follow a second later."""
 REPORT_SECONDS = 1.0
 
 
@@ -27,7 +27,7 @@ class ClientCalls:
         self._calls: dict[int, CallReport] = {}
 
     def begin(self, verb: str, name: str, items: int, *, has_chunks: bool) -> CallReport:
-        """Return a new call, counted by the client's thread. items: number of items; 0 if unknown.
+        """Return a new call, whose counts the client's thread updates. items: number of items; 0 if unknown.
 
         A call without chunks submits everything at once, and the scheduler counts its tasks.
         """
@@ -42,7 +42,7 @@ class ClientCalls:
         return call
 
     def reports(self) -> list[CallReport]:
-        """Return reports of the current calls, and drop calls that are over."""
+        """Return reports about the current calls, and drop calls that are over."""
         found: list[CallReport] = []
         with self._lock:
             for number in list(self._calls)[:MAX_REPORTS]:

@@ -175,7 +175,7 @@ class Client(ExtendedQuestions, PublicCalls):
         """Iterate over futures in the order of completion. The iterator's `add` appends futures during the iteration.
 
         Args:
-            futures: the futures to begin with.
+            futures: the initial futures.
             timeout: seconds until `next` raises TimeoutError.
         """
         return AsCompleted(self._futures, futures, timeout)
@@ -231,7 +231,7 @@ class Client(ExtendedQuestions, PublicCalls):
     # -- internals
 
     def _reduce_into(self, _collection: Collection, /) -> Reduced:
-        """Pickle as a call that makes a client inside the task."""
+        """Pickle as a call that creates a client inside the task."""
         self._check_open()
         profiling, stream_output = self._options.profiling, self._options.stream_output
         return Client, (None, profiling, DEFAULT_TIMEOUT_SECONDS, self._serializer, stream_output)
@@ -253,7 +253,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_client(address: str | None = None) -> Client:
-    """Return this process's client of a cluster for other libraries; the first call creates it."""
+    """Return the client that libraries in this process share for a cluster. The first call creates it."""
     if address is None and is_inside_task():
         return Client()  # clients of a processor share their connection
     key = os.getpid(), address

@@ -150,9 +150,9 @@ def _open(
 
 
 def _of_session(access: Access, address: str) -> Access:
-    """Return the access of a durable session's client: with its key even on the server's own machine.
+    """Return the access of a durable session's client, which uses its key even on the server's own machine.
 
-    Exception: a server that created keys for its run does not know the credential.
+    Exception: a server that created temporary keys does not accept the client's credential.
     """
     if access.credential is None:
         return access

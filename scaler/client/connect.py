@@ -1,4 +1,4 @@
-"""The connections of this process's clients: opened, listed, and closed with the program."""
+"""Opens, lists, and closes the connections of this process's clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _loops: WeakSet[ClientLoop] = WeakSet()
 
 class _Thread(threading.local):
     tasks = 0
-    """Tasks of clients with processes=False that this thread is running."""
+    """Number of tasks that this thread is running for clients with processes=False."""
 
 
 this_thread = _Thread()

@@ -60,7 +60,7 @@ class ProfilingInfo:
 
 
 class FutureOwner(Protocol):
-    """The client's table of futures, for use by these futures."""
+    """What a future needs from its client's table of futures."""
 
     condition: SteadyCondition
     closed: str | None
@@ -103,7 +103,7 @@ class SteadyCondition(threading.Condition):
 
 
 class Unloaded:
-    """A value that its first reader loads, because slow user code would delay the client's thread."""
+    """A value loaded by its first reader, because loading may run slow user code and delay the client's thread."""
 
     __slots__ = ("load", "lock")
 
@@ -264,14 +264,14 @@ class ScalerFuture(Future[Any], ABC):
 
     @abstractmethod
     def _cancel(self) -> None:
-        """End as cancelled, under the lock, and have the client cancel the task."""
+        """End as cancelled, under the lock, and make the client cancel the task."""
 
     def cancelled(self) -> bool:
         """Return whether the task was cancelled."""
         return self._state is CANCELLED
 
     def running(self) -> bool:
-        """Return whether the task is running. The client learns this after about 50 ms, so shorter tasks never count.
+        """Return whether the task is running. The client is informed after about 50 ms, so shorter tasks never count.
 
         A lost task that waits for a retry still counts as running.
         """
@@ -283,9 +283,9 @@ class ScalerFuture(Future[Any], ABC):
 
     @hiding_frames
     def explain(self) -> str:
-        """Explain in one sentence why the task waits, what it does, or how it ended.
+        """Explain in one sentence why the task is waiting, what it is doing, or how it ended.
 
-        The scheduler keeps the last few thousand finished tasks.
+        The scheduler retains the last few thousand finished tasks.
 
         Raises:
             UnreachableError: The scheduler does not answer.

@@ -1,4 +1,4 @@
-"""The futures of one client, under one lock, from the arguments of a call to the end of its task."""
+"""The futures of one client, guarded by one lock, from the arguments of a call to the end of its task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_CACHED_BYTES = 1024
 _IMMUTABLE = frozenset({int, bool, str, type(None)})
 """Types whose equal values have equal payloads. Excludes floats, because 0.0 equals -0.0."""
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of unsent tasks; beyond it, submit waits."""
+"""Bytes of unsent tasks above which submit waits."""
 
 _ENDED = "the client has ended"
 _T = TypeVar("_T")
@@ -41,10 +41,10 @@ Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 
 
 class Observer(Protocol):
-    """An extension that sets contexts of tasks, and observes the tasks."""
+    """An extension that observes tasks and sets their contexts."""
 
     def context(self, options: Options) -> str:
-        """Return `Spec.context` of tasks with these options that this thread is about to submit."""
+        """Return the `Spec.context` of tasks that this thread is about to submit with these options."""
 
     def submitting(self, futures: Sequence[TaskFuture]) -> None:
         """Called for each submission, under the lock and before the tasks can end. Must not raise."""
@@ -95,8 +95,7 @@ class FutureTable:
         self.released = 0
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
-        """Payloads of arguments that are futures and constants, by the indexes of the futures and the values of the
-        constants."""
+        """Payloads of arguments that are futures and constants, by the futures' indexes and the constants' values."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
         self.read = b"", b""
@@ -122,8 +121,7 @@ class FutureTable:
         return threading.current_thread() is not self.thread
 
     def may_block(self) -> bool:
-        """Return whether submit may block this thread. It may not block the client's own thread, nor an AsyncClient's
-        event loop."""
+        """Return whether submit may block this thread: not the client's own thread or an AsyncClient's event loop."""
         return self.may_wait() and (not self.event_loops or asyncio._get_running_loop() not in self.event_loops)
 
     def put(self, occurred: t.SessionInput) -> None:
@@ -149,7 +147,7 @@ class FutureTable:
         self._is_forked = True
 
     def is_read_next(self, task_id: bytes) -> bool:
-        """Return whether a task was submitted after the last requested one, but before that request."""
+        """Return whether a task was submitted after the last requested task, but before that request."""
         first, last = self.read
         return first < task_id < last
 
@@ -177,7 +175,8 @@ class FutureTable:
     def submit(
         self, template: t.TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
     ) -> TaskFuture:
-        """Submit a task and return its future, already failed if an argument has failed. task_id: in a durable session.
+        """Submit a task and return its future, which has failed if an argument has failed. task_id: in a
+        durable session.
 
         May wait for a limit. Raises SerializationError, LimitError, ClientClosedError, or the error of a failed upload.
         """
@@ -200,7 +199,7 @@ class FutureTable:
         task_id: bytes = b"",
         node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
-        """Return a future whose task is not submitted yet, or that failed with an argument. node: key in a graph."""
+        """Return a future that is not submitted yet, or has failed because an argument failed. node: key in a graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
@@ -289,7 +288,7 @@ class FutureTable:
         return future
 
     def add(self, futures: Sequence[TaskFuture]) -> bool:
-        """Submit prepared tasks, all or none, after one wait: a graph may exceed the limits by its own size.
+        """Submit all prepared tasks or none, after a single wait, so a graph may exceed the limits by its own size.
 
         Returns False if a referenced future has ended, so that its value must be embedded.
         """
@@ -319,7 +318,7 @@ class FutureTable:
     # -- completion
 
     def step(self, *inputs: t.SessionInput, resolved: Iterable[Resolved] = ()) -> list[Message]:
-        """End futures, step the session with the inbox and these inputs; return the messages to send.
+        """End futures, step the session with the inbox and these inputs, and return the messages to send.
 
         resolved: futures with their outcomes. Calls callbacks last, without the lock.
         """

@@ -19,7 +19,7 @@ from scaler.texts import shown
 
 
 def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
-    """Return the same containers with futures replaced by their values; wait for the futures.
+    """Wait for the futures, and return the same containers with futures replaced by their values.
 
     return_exceptions: return exceptions in place of failed or cancelled futures. Otherwise raises the first exception,
     in order of position.
@@ -71,7 +71,7 @@ class Completion:
             self.add(future)
 
     def add(self, *futures: ScalerFuture) -> None:
-        """Wait for further futures; ignores futures added before. Raises UsageError for anything but a future."""
+        """Add futures to wait for, ignoring futures added before. Raises UsageError for anything but a future."""
         for future in futures:
             check_future(future)
             with self._changed:
@@ -111,7 +111,7 @@ class AsCompleted(Completion, Iterator[ScalerFuture]):
                 raise StopIteration
             self._left -= 1
             if not self._left:
-                self._changed.notify_all()  # nothing is left for other threads
+                self._changed.notify_all()  # wake the other threads, which have nothing to wait for
             return self._ended.popleft()
 
     def _take(self, future: Any) -> None:

@@ -37,12 +37,12 @@ from scaler.protocol import messages as m
 from scaler.serialization import ATOMS, parts_of
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
-"""Maximum bytes of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""
+"""Bytes of unacknowledged messages to the scheduler above which tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
 REST_SECONDS = 30.0
 """Maintenance interval (seconds) while the program only waits, because a host may run a thousand such clients."""
 TRIM_SECONDS = 10.0
-"""Minimum interval (seconds) between two returns of freed memory, which take milliseconds per hundred megabytes."""
+"""Minimum interval (seconds) between returns of freed memory to the system, which take milliseconds per 100 MB."""
 LOST_LEASES = 10.0
 """Number of lease periods without contact after which the client gives up."""
 RETRY_SECONDS = 0.01
@@ -103,7 +103,7 @@ class ClientLoop:
         self._connect = connect
         self._submitted, self._may_rest = submitted, may_rest
         self._rest: asyncio.TimerHandle | None = None
-        """The next maintenance while resting. The next event replaces it with one after MAINTENANCE_SECONDS."""
+        """Timer of the next maintenance while resting. The next event shortens the delay to MAINTENANCE_SECONDS."""
         self._ended = ended
         self._is_durable = bool(session_id)
         self._ends_itself = False
@@ -117,7 +117,7 @@ class ClientLoop:
         self._connector: Connector | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._trimmed = 0
-        """Number of releases when freed memory was last returned to the system."""
+        """Number of releases at the time when freed memory was last returned to the system."""
         self._trim_at = 0.0
         self._results = StoredResults(self.futures, self.wanted, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns(), lambda: self._call(self._report))
@@ -169,7 +169,7 @@ class ClientLoop:
         return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
-        """Return why a task is late: the scheduler's answer, if it arrives within a tenth of the timeout, or else the
+        """Return why a task is late: the scheduler's answer if received within a tenth of the timeout, else the
         client's."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._contact.broken_at is not None:
@@ -238,7 +238,7 @@ class ClientLoop:
         _log.warning("scaler: the durable session may lack the last submitted tasks: %s", why)
 
     def abandon(self) -> None:
-        """End the thread once all tasks have ended, after the last submit."""
+        """End the thread once all tasks have ended. Called after the last submit."""
         self._is_abandoned = True
 
     def persist(self, stored: Sequence[t.RemoteReference]) -> None:
@@ -394,7 +394,7 @@ class ClientLoop:
                 _log.warning("scaler: %s", text)
             case _ if isinstance(message, m.Reply):
                 self._questions.answered(message)
-            case _ if type(message) in self.on_message:  # a newer scheduler may send more
+            case _ if type(message) in self.on_message:  # a newer scheduler may send other messages
                 self.on_message[type(message)](message)
 
     def _load(self, message: m.Finished) -> list[Resolved]:

@@ -22,10 +22,10 @@ MAX_SECONDS = 1e9
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
 DEFAULT_GRACE_SECONDS = 5.0
-"""Seconds from SIGTERM to SIGKILL of a preemptible task, as for the tasks of a worker that stops."""
+"""Seconds from SIGTERM to SIGKILL for a preemptible task; equal to the grace period of a stopping worker's tasks."""
 MAX_GRACE_SECONDS = 3600.0
 MAX_DELAYS = 64
-"""Maximum number of delays of a task; the last one applies to all further attempts."""
+"""Maximum number of retry delays per task. The last delay applies to all further attempts."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
 """Exception types, or a predicate of the exception, which runs on the worker."""
@@ -51,7 +51,7 @@ class Exponential:
         check_number("jitter of Exponential", self.jitter, 0, 1, ": random share to subtract")
 
     def delays(self) -> tuple[float, ...]:
-        """Return the delays before each retry, without jitter; the last one applies to all further retries."""
+        """Return the delays before each retry, without jitter. The last delay applies to all further retries."""
         found = [float(self.base)]
         while 0 < found[-1] < self.cap and len(found) < MAX_DELAYS:
             found.append(min(float(self.cap), 2.0 * found[-1]))
@@ -59,7 +59,7 @@ class Exponential:
 
 
 RetryDelay = float | Exponential | Callable[[int], float]
-"""Seconds, growing seconds, or a function that takes the failed attempt's number, starting at 1."""
+"""Seconds, `Exponential(...)`, or a function of the number of the failed attempt (from 1)."""
 
 Environment = str | os.PathLike[str] | Sequence[str]
 """Path of a requirements.txt or uv.lock, requirements, or "auto"."""
@@ -116,7 +116,7 @@ class Options(NamedTuple):
     preemptible: float = 0.0
     context: str = ""
     environment: bytes = b""
-    """Requirements as the `environment` extension packs them; empty: the worker's packages."""
+    """Requirements in the packed form of the `environment` extension; empty: the worker's packages."""
     owner: object = None
 
     @property

@@ -1,8 +1,7 @@
-"""The stored results of a client: left in the cluster until the program requests them, or restored.
+"""The stored results of a client, which remain in the cluster until the program requests them.
 
-The client stores a lost upload or result again when the scheduler requests it (`ObjectsMissing`), and a result that
-cannot be fetched. If the value is gone, its task runs again as a new task, whose value is stored under the id of the
-lost result.
+The client stores an upload or result again if the scheduler requests it (`ObjectsMissing`) or if a fetch fails. If the
+value is gone, the task runs again as a new task, whose value is stored under the id of the lost result.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SUCCESS = Outcome.SUCCESS
 
 _Loaded = tuple[object, BaseException | None]
 Wanted = dict[bytes, Callable[[list[memoryview]], Coroutine[Any, Any, None]]]
-"""By task: receives the parts of its result if it succeeds, in the client's loop."""
+"""For each task, a function that receives the parts of a successful result in the client's loop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +63,7 @@ class StoredResults:
         self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
         self._rerunning: dict[TaskFuture, _Rerun] = {}
         self._restoring: dict[bytes, set[asyncio.Task[None]]] = {}
-        """Several tasks for one object: a scheduler that lost its state requests it again."""
+        """Restorations of each object. A scheduler that lost its state may request the same object again."""
         self._runs: dict[bytes, int] = {}
 
     def invalidate(self) -> None:
@@ -118,7 +117,7 @@ class StoredResults:
         self._tell([each for each in list(self._stored.values()) if each.is_persisted])
 
     def _tell(self, stored: Sequence[RemoteReference]) -> None:
-        """Send ids of results, whose references stay alive until then."""
+        """Send the ids of results. The caller's references keep the results alive until then."""
         for start in range(0, len(stored), MAX_ROWS):
             ids = [each.id for each in stored[start : start + MAX_ROWS] if not each.is_invalid]
             if ids:
@@ -208,7 +207,7 @@ class StoredResults:
             restoring.add(self._loop.create_task(self._restore(identifier, needed.get(task_of(identifier)))))
 
     def _needed_results(self, tasks: set[bytes]) -> dict[bytes, tuple[TaskFuture, Serializer | None]]:
-        """Return the futures of these tasks that pending tasks reference, with the serializer of a referencing task."""
+        """Return the futures of these tasks that pending tasks reference, each with a referencing task's serializer."""
         found: dict[bytes, tuple[TaskFuture, Serializer | None]] = {}
         if not tasks:
             return found
@@ -252,7 +251,7 @@ class StoredResults:
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
         """Rerun a task whose value was lost, and return its ended future. Raises ObjectLostError.
 
-        The rerun ends with its last waiter, for example when another restoration has made it superfluous.
+        The rerun is cancelled with its last waiter, for example after another restoration has succeeded.
         """
         rerun = self._rerunning.get(lost)
         if rerun is None:
@@ -315,7 +314,7 @@ class StoredResults:
         return again
 
     async def _stand_in(self, reference: Reference, template: TaskTemplate) -> ObjectUpload | None:
-        """Return an upload of a task's value if the scheduler may no longer know the task, or None."""
+        """Return an upload of a task's value if the scheduler may have lost the task, or else None."""
         if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
             return None
         return self._transfers.upload_again(dump_value(await self._value(reference), template.serializer))

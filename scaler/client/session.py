@@ -41,7 +41,7 @@ class TaskSession:
         self.cancelling: set[bytes] = set()
         """Cancelled here but not confirmed by the scheduler, which still counts them as pending."""
         self._recancelled: set[bytes] = set()
-        """Cancelled before a restart of the scheduler, and not confirmed since: cancelled again after the next one."""
+        """Cancelled before a scheduler restart and not confirmed since. Cancelled again after the next restart."""
         self.resolved = 0
         self.unsent_bytes = 0
         self._unsent_count = 0
@@ -63,7 +63,7 @@ class TaskSession:
         """Adopted tasks whose results were not requested yet."""
         self.has_labels = False
         self._clearing: list[m.Message] = []
-        """Unsent messages up to a Clear, which precede everything added after it."""
+        """Unsent messages up to and including a Clear. They precede everything added later."""
         self._acknowledged = 0
         self._acknowledge_at = 0.0
 
@@ -178,7 +178,7 @@ class TaskSession:
         return t.DropTasks(tasks, error)
 
     def ask_again(self, message: m.Finished) -> None:
-        """Request the values of adopted tasks that ended undelivered, as inner nodes of graphs. Drops them here."""
+        """Request values of adopted tasks that ended undelivered, such as inner nodes of graphs. Drops their rows."""
         for index, (identifier, outcome) in enumerate(zip(message.ids, message.outcomes, strict=True)):
             if outcome == _SUCCESS and not message.payloads[index]:
                 task = self.pending.get(identifier)
@@ -306,7 +306,7 @@ class TaskSession:
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
     def _take_batch(self, room: int, is_again: bool, commands: list[t.SessionCommand]) -> tuple[m.Submit, int, int]:
-        """Move the next tasks, either all new or all resent, into one Submit; return it with bytes and task count."""
+        """Move the next tasks, all new or all resent, into one Submit. Returns it with its bytes and task count."""
         groups: dict[t.TaskTemplate, m.TaskGroup] = {}
         submit = m.Submit([], [], 0)
         unsent, gated, has_labels = self._unsent, self._gated, self.has_labels

@@ -65,7 +65,7 @@ class TemplateTable:
         self._cached: dict[int, CachedFunction] = {}
         self._by_value = modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
-        """Recently used functions, kept so that they are not released and registered again for the next task."""
+        """Recently used functions, which are kept to avoid registering them again for the next task."""
 
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
         """Return the template of a task. Raises UsageError or SerializationError if the function cannot be sent."""
@@ -285,7 +285,7 @@ class TaskCalls(ArgumentOnly):
                 - gpu: number of whole GPUs, or a fraction of a shared one. CUDA_VISIBLE_DEVICES names them.
                 - capabilities: requirements for the worker, such as `{"linux": None, "cuda": 12}`.
                 - resources: capabilities that the task occupies, such as `{"fpga": 1}`. A list of names means one each.
-                - limits: amounts used of the cluster's limits, such as `{"db": 1}`, or a list of names.
+                - limits: amounts that the task uses of the cluster's limits, such as `{"db": 1}`, or a list of names.
                 - near: name of what the task keeps in memory, such as a model. Prefers workers that have run tasks with
                   this name.
                 - priority: tasks with a higher number run first.
@@ -295,11 +295,11 @@ class TaskCalls(ArgumentOnly):
                 - retry_delay: seconds before the next attempt, `Exponential(...)`, or a function of the number of the
                   failed attempt.
                 - losses: number of further attempts after the worker or its process was lost. Default: `retries`.
-                - preemptible: whether the task, once started, may be stopped for others, to run again later. It gets
-                  SIGTERM, and SIGKILL after 5 s, or after the number of seconds given instead of True.
+                - preemptible: whether the running task may be stopped in favor of other tasks, to run again later. The
+                task gets SIGTERM, and SIGKILL after 5 s, or after the number of seconds given instead of True.
                 - timeout_seconds: time limit of one attempt. 0: none.
                 - name: name of the task in monitors. Default: the function's name.
-                - tags: names for which monitors show a progress bar, and which `cancel` takes.
+                - tags: names under which monitors show a progress bar, and which `cancel` accepts.
                 - stream_output: print the output of the task here.
                 - expected_seconds: estimated run time, for scaling until the first task has finished. 0: the median of
                   the cluster.

@@ -146,7 +146,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return self.stage is Stage.KEPT and type(self._result) is Unloaded
 
     def stay(self) -> None:
-        """Leave the value in the cluster; keep the lineage needed to rerun the task, without values of inputs."""
+        """Leave the value in the cluster. Keeps the lineage for a rerun of the task, without values of inputs."""
         self.stage = Stage.KEPT
         self.references = tuple(each._lineage() if isinstance(each, TaskFuture) else each for each in self.references)
 
@@ -162,7 +162,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def must_embed(self) -> bool:
-        """Whether tasks can no longer reference the value and must carry it."""
+        """Whether tasks must contain the value, because they can no longer reference it."""
         return self._state is not PENDING and not self.is_stored
 
     # -- for the client, under its lock
@@ -190,7 +190,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                     and type(self._result) is Unloaded
                     and self.stage is not Stage.KEPT
                 ):
-                    self._load()  # the outcome depends on whether that fails
+                    self._load()  # the outcome is unknown until the value is loaded
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 elif self._state is CANCELLED:
                     waiter.add_cancelled(self)

@@ -77,7 +77,7 @@ class FunctionReference(RemoteReference):
 
 
 class ObjectReference(ByReference):
-    """An object sent once, for the arguments of tasks, until the client is cleared or disconnected."""
+    """An object sent once, for use as an argument of tasks until the client is cleared or disconnected."""
 
     _how_to_send = "pass it to submit as an argument, or inside one, and the task gets the object"
 
@@ -135,8 +135,7 @@ class Stage(IntEnum):
 class ClientTask:
     """A task of this client. `template` is None once the task has ended and will not be sent again.
 
-    Exception: a task whose value was not delivered stays sendable while other tasks reference it, for a restarted
-    scheduler that needs the value.
+    Exception: an undelivered task stays sendable while other tasks reference it, for a restarted scheduler.
     """
 
     task_id: bytes
@@ -193,7 +192,7 @@ def sendable(pending: Mapping[bytes, ClientTask]) -> Iterator[ClientTask]:
 
 
 def lost_values(pending: Mapping[bytes, ClientTask]) -> list[tuple[ClientTask, Serializer | None]]:
-    """Return the tasks, in order, whose lost values pending tasks need, with the serializer for the upload."""
+    """Return, in order, the tasks whose lost values pending tasks need, each with the serializer for its upload."""
     tasks = list(sendable(pending))
     ids = {task.task_id for task in tasks}
     lost = {
@@ -285,7 +284,7 @@ SessionInput = (
     | SchedulerRestarted
     | ConnectionReady
 )
-"""Finished is a message of the scheduler."""
+"""Inputs of a session. Finished is a message from the scheduler."""
 
 
 class DropTasks(NamedTuple):

@@ -1,7 +1,7 @@
 """Uploads and downloads between one client and the object storage. Equal content is uploaded once.
 
 Keeps copies of uploads in use, because a restarted object storage needs them again. Copies are shared-memory
-descriptors or bytes or, beyond a limit, files.
+descriptors or bytes, and above a limit, files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 DISK_PAUSE_SECONDS = 0.5
 """Pause (seconds) before a lost object is put again while the storage's disk is full."""
 MAX_COPIED_BYTES = 1024 * 1024
-"""Larger writable buffers are not copied: the caller waits until they are stored."""
+"""Maximum size of a writable buffer that is copied. For a larger buffer, the caller waits until it is stored."""
 MAX_KEPT_DESCRIPTORS = 1_000
 """Maximum number of shared-memory descriptors in one client."""
 _SAMPLE_BYTES = 4096
@@ -76,8 +76,8 @@ class ObjectTransfers:
         self._by_content: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
         """Uploads in use, by content or samples of it.
 
-        Parts above `MAX_COPIED_BYTES` are compared by samples first, because digesting costs as much as sending. The
-        second copy may be uploaded; later copies are not.
+        Parts above `MAX_COPIED_BYTES` are compared by samples first, because a digest costs as much as sending. So a
+        second copy may be uploaded, but no later ones.
         """
 
     # -- from any thread
@@ -187,7 +187,7 @@ class ObjectTransfers:
             await asyncio.sleep(DISK_PAUSE_SECONDS)
 
     async def end(self) -> None:
-        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more in the meantime
+        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more meanwhile
             for transfer in transfers:
                 transfer.cancel()
             await asyncio.gather(*transfers, return_exceptions=True)
@@ -236,7 +236,7 @@ class ObjectTransfers:
 
 
 class Keeper:
-    """Keeps the uploads of one client: in memory up to a limit, and further ones in unnamed files."""
+    """Keeps the uploads of one client, in memory up to a limit and then in unnamed files."""
 
     def __init__(self) -> None:
         self._in_memory: WeakSet[Kept] = WeakSet()
@@ -246,7 +246,7 @@ class Keeper:
 
     @cached_property
     def _limit_bytes(self) -> int:
-        """An eighth of the memory available to the process. Computed late: reading limits takes milliseconds."""
+        """An eighth of the memory available to the process. Computed late: reading the limits takes milliseconds."""
         return default_memory_limit_bytes() // 4
 
     async def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:

@@ -1,1 +1,1 @@
-"""Runs several components together: the supervisor, the launcher for files, and the combo for Python programs."""
+"""Runs components together: the supervisor, the launcher for files, and the combo for Python programs."""

@@ -1,5 +1,5 @@
-"""`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment. Signals are restored
-before imports, during which a SIGTERM that the parent ignores would be lost."""
+"""`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment. Signal handlers are
+restored before the imports. Otherwise, a SIGTERM during the imports could be lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPONENTS = {
     "worker-manager": ("scaler.worker_manager.main:run", ""),
     "web-ui": ("scaler.monitor.web.server:run", "scaler.config.monitors:WebUiConfig"),
 }
-"""Function and settings model of each kind of component. A worker manager's model depends on its type."""
+"""Function and settings model for each kind of component. A worker manager's model depends on its type."""
 
 
 def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:

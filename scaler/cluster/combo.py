@@ -88,8 +88,8 @@ class SchedulerClusterCombo:
     """A scheduler with its object storage and local workers, for the lifetime of this object.
 
     When the constructor returns, the scheduler listens and the workers are starting. The cluster stops on `shutdown`,
-    at the end of a `with` block, on garbage collection, and when the program exits in any way. Needs no
-    `if __name__ == "__main__"`. Forked children do not stop the cluster.
+    at the end of a `with` block, on garbage collection, and when the program exits in any way. No `if __name__ ==
+    "__main__"` is needed. Forked children do not stop the cluster.
 
     Example:
         ```python
@@ -118,11 +118,10 @@ class SchedulerClusterCombo:
             monitor_address: address for monitors. Default: the scheduler's port + 2.
             object_storage_address: start a separate object storage there. Default: it is part of the scheduler's
                 process.
-            name: name for `Client(name)` and this user's commands. If it is taken, the next free one is used
-                (`name-2`).
-            web_port: port of the web page, or the next free one. Default: no page.
-            settings: keys of [scheduler] and [cluster]; a key of both applies to both. docs/settings.md lists them.
-                per_worker_queue_size is an alias of per_worker_task_queue_size.
+            name: name for `Client(name)` and this user's commands. If the name is taken, the next free one is used
+            (`name-2`). web_port: port of the web page, or the next free one. Default: no page.
+            settings: keys of [scheduler] and [cluster], listed in docs/settings.md. A key of both sections applies to
+                both. per_worker_queue_size is an alias of per_worker_task_queue_size.
 
         Raises:
             UsageError: An argument is invalid.
@@ -244,7 +243,7 @@ class SchedulerClusterCombo:
 
 
 def _report(is_made: threading.Event, line: ReportLine) -> None:
-    # The raised error contains earlier failures. No reference to the combo, so that it can be garbage-collected.
+    # Earlier failures are part of the raised error. No reference to the combo, so that it can be garbage-collected.
     if line.is_failure and is_made.is_set():
         _log.error(line.text)
 

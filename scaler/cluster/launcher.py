@@ -2,7 +2,7 @@
 
 Exits with 0 after a requested stop (SIGINT, SIGTERM, SIGHUP) or an orderly end, 1 after a failure, and 2 if a component
 rejected its settings. A second signal kills the remaining processes. A parent program may set SCALER_READY_FD to
-receive a line when all are ready, and SCALER_PARENT_PID to stop everything when it exits.
+receive a line when all components are ready, and SCALER_PARENT_PID to stop all components when the parent exits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from scaler.process_state import leave_removed_directory, open_standard_descript
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNALS, handling_signals
 from scaler.registry import Registration
 
-SERVICE_GRACE_SECONDS = 24.0  # extra stop time for a worker manager whose units are stopped by a service
+SERVICE_GRACE_SECONDS = 24.0  # extra stop time for a worker manager that stops units through a service
 
 
 def run(request: LauncherConfig | Callable[[str], LauncherConfig]) -> int:
     """Run until all components end; return the exit code. Raises UsageError for invalid settings before any start.
-    request: may be a function of a free address for the scheduler."""
+    request: a configuration, or a function that takes a free address for the scheduler and returns one."""
     restore_signals()
     open_standard_descriptors()
     leave_removed_directory()
@@ -103,7 +103,7 @@ def check_policy(config: LauncherConfig) -> None:
 def open_page(
     config: LauncherConfig, after: contextlib.ExitStack, warn: Callable[[str], None]
 ) -> tuple[socket.socket | None, str]:
-    """Return the socket of the web page, closed by after, and its link; None and an empty string without a page."""
+    """Return the web page's socket, which `after` closes, and its link; None and an empty string without a page."""
     if config.webui is None:
         return None, ""
     try:

@@ -3,9 +3,9 @@
 A tier starts when all lower tiers are ready (or all start at once), and stops when all higher tiers have ended. A
 component is restarted if it fails after being ready or is killed from outside. Unless optional, it stops the cluster if
 it fails before being ready, exits with code 0, or fails too often. An independent component is always restarted, unless
-its settings are invalid. Invariants: every started component was signalled before the end or exited on its own; no
-component has two processes; the last kill follows the start of the stop within STOP_SECONDS plus the longest grace
-period; the supervision is finished when no started component is alive.
+its settings are invalid. Invariants: at the end, every started component was signalled or exited on its own; no
+component has two processes; a stop takes at most STOP_SECONDS plus the longest grace period until the last kill; the
+supervision is finished when no started component is alive.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ START_SECONDS = 60.0  # time limit for a component to become ready
 STOP_SECONDS = 10.0
 KILL_AFTER_SECONDS = 9.0  # time from the start of a stop until remaining processes are killed
 TIER_SECONDS = 6.0  # time from the start of a stop until tiers that wait for higher tiers are terminated
-MAX_RESTARTS = 10  # number of restarts within RESTART_SECONDS after which a component has failed
-RESTART_SECONDS = 60.0  # period in which a failure counts
+MAX_RESTARTS = 10  # number of restarts within RESTART_SECONDS after which a component counts as failed
+RESTART_SECONDS = 60.0  # seconds for which a failure counts
 RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)  # no delay after the first failure, then 0.5, 1, 2, 2, ... seconds
 INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
 
 _KILLED = -9  # SIGKILL is not the component's fault: a user or the out-of-memory killer sent it
-_REQUESTED = (0, -15, None)  # return codes after a stop request: orderly, SIGTERM before it was handled, unknown
+_REQUESTED = (0, -15, None)  # after a stop request: orderly exit, SIGTERM before it was handled, unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentProcess:
     """How to run one component. environment: added to the supervisor's own. grace_seconds: extra stop time, for
-    stopping units through a service. optional: started last, and its failure does not affect other components.
+    stopping units through a service. optional: started last; a failure does not affect other components.
     listening: a socket that its processes inherit. independent: depends on a remote service that may be down; other
     components wait only for its first attempt."""
 
@@ -54,7 +54,7 @@ class ComponentProcess:
 
 @dataclass(frozen=True, slots=True)
 class StartProcess:
-    """Answered by a call of `started` or `ended`."""
+    """The caller answers with `started` or `ended`."""
 
     component: ComponentProcess
 
@@ -145,7 +145,7 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True once every required component was ready or failed independently. False during a stop."""
+        """True once every required component was ready, or was independent and failed. False during a stop."""
         needed = (entry for entry in self._entries.values() if not entry.component.optional)
         return not self._stopping and all(entry.was_tried for entry in needed)
 
@@ -174,7 +174,7 @@ class Supervision:
             self._report("all components are ready; press Ctrl-C to stop")
 
     def ended(self, name: str, returncode: int | None, reason: str, now: float, last_lines: Sequence[str] = ()) -> None:
-        """Record that a process has ended or could not be started. returncode: as in `subprocess`; None: unknown,
+        """Record that a process has ended or could not be started. returncode: as in `subprocess`; None if unknown,
         because other code reaped the process. last_lines: end of its output."""
         entry = self._entries[name]
         phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
@@ -198,7 +198,7 @@ class Supervision:
             self._begin_stop(now)
 
     def shut_down(self, now: float, *, hurry: bool = False) -> None:
-        """Stop all components. hurry: kill them at once."""
+        """Stop all components. hurry: kill them immediately."""
         if not self._stopping:
             self._report("stopping")
             self._begin_stop(now)
@@ -206,7 +206,7 @@ class Supervision:
             self._kill_at, self._hurried = now, True
 
     def step(self, now: float) -> list[Command]:
-        """Return commands in order. Also call without events as time passes."""
+        """Return commands in order. Call this regularly, even without events."""
         self._stepped_at = now
         if not self._stopping:
             self._expire(now)

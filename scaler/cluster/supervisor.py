@@ -119,11 +119,11 @@ class _ChildOutput:
         self._lines = lines
         self._partial = b""
         os.set_blocking(stream.fileno(), False)
-        with contextlib.suppress(OSError):  # beyond the user's limit for pipes; the default of 64 KiB also works
+        with contextlib.suppress(OSError):  # above the user's limit for pipes; the default of 64 KiB also works
             fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
 
     def forward(self, reads: int = 1) -> bool:
-        """Forward available output in up to this many reads. Returns False at the end of the stream."""
+        """Forward available output, with at most `reads` reads. Returns False at the end of the stream."""
         for _ in range(reads):
             data = self.stream.read(_READ_BYTES)
             if not data:
@@ -177,7 +177,7 @@ class Supervisor:
     ) -> None:
         """together: start all tiers at once. report: prints progress and failures. on_ready: called once by the thread
         of `run` when all required components are ready. registration: refreshed in the same thread. parent_pid: a
-        process whose end stops everything. output: closed at the end. Raises ValueError for duplicate names."""
+        process whose exit stops all components. output: closed at the end. Raises ValueError for duplicate names."""
         self.supervision = supervision.Supervision(components, together=together)  # stepped by the thread of `run`
         self._report = report
         self._on_ready = on_ready
@@ -186,7 +186,7 @@ class Supervisor:
         self._output = output or OutputStreams()
         self._outputs: list[
             _ChildOutput
-        ] = []  # pipes of all children, whose own children may write after their parent's end
+        ] = []  # pipes of all children; their own child processes may write to them even later
         self._hurry = False
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
@@ -198,7 +198,7 @@ class Supervisor:
     # -- for any thread
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Request a stop, from any thread or signal handler, any number of times. hurry: kill at once."""
+        """Request a stop. May be called repeatedly, from any thread or signal handler. hurry: kill immediately."""
         with self._wake_lock:  # reentrant, because a signal handler may run while its thread holds the lock
             self._hurry = self._hurry or hurry
             if self._woken >= 0:

@@ -1,11 +1,11 @@
-"""Converts values to bytes, which clients and processors exchange and the rest of the platform does not interpret.
+"""Converts values to bytes, which only clients and processors interpret.
 
 A value becomes parts: a pickle and its out-of-band buffers, joined into one payload when sent inline. If the faster
 plain pickle fails or contains the name `__main__`, which differs between processes, cloudpickle pickles the value.
 
 A payload is a single pickle, a value from another language (extension `languages`), or a tag, the number of parts
-(u32), the size of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns
-arrays in them. Integers are little endian.
+(u32), the size of each (u64), and the parts. The head and the parts are padded with zeros to multiples of 16 bytes, to
+align arrays. Integers are little endian.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOVED = {
     "scaler.serialization.chunks": "scaler.serialization",
     "scaler.serialization.separate": "scaler.extensions.maps.values",
 }
-"""Old names of modules that have moved since the last release. Pickles in journals and bundles contain these names."""
+"""Old names of modules moved since the last release. Pickles in journals and bundles contain these names."""
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Immutable types, which are safe to share and cheap to keep in one pickle."""
 MAX_PARTIALS = 20
@@ -50,7 +50,7 @@ _HEAD = struct.Struct("<BI")
 _ALIGNMENT = 16
 _OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON})
 _WHOLE = _OF_OTHER_LANGUAGES | {PayloadTag.PICKLE}
-"""First bytes of a single part that is itself the payload."""
+"""First bytes of payloads that consist of a single part."""
 PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 """Errors of plain pickle after which cloudpickle may succeed."""
 
@@ -86,7 +86,7 @@ def of_other_languages() -> Any:
 def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
     """Return the value of these parts. Raises any error from unpickling.
 
-    Small read-only buffers are copied, so that arrays over them are writable. Large buffers are shared, unless the
+    Small read-only buffers are copied to make arrays in them writable. Large buffers are shared, unless the
     value belongs to a single task or future (`is_own`).
     """
     if len(parts) == 1:
@@ -141,7 +141,7 @@ def parts_of(payload: Buffer) -> list[memoryview]:
     if tag not in (PayloadTag.PARTS, PayloadTag.ARGUMENTS):
         raise ProtocolError(f"a payload begins with tag {tag}, which is not an inline tag")
     if len(view) < _HEAD.size:
-        raise ProtocolError("a payload ends within its head")
+        raise ProtocolError("a payload is shorter than its head")
     _, count = _HEAD.unpack_from(view)
     offset = _HEAD.size + 8 * count
     if offset > len(view):
@@ -323,7 +323,7 @@ def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
 
 
 def name_of(function: object) -> str:
-    """Return a callable's qualified name, even through partials (but not mocks and proxies), or its type's name."""
+    """Return a callable's qualified name, even inside partials (but not mocks and proxies), or its type's name."""
     for _ in range(MAX_PARTIALS):
         try:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
@@ -338,7 +338,7 @@ def name_of(function: object) -> str:
 
 
 class ManyCalls:
-    """Results of a chunk. calls: number of ended and of failed ones."""
+    """Results of a chunk. calls: numbers of finished and failed calls."""
 
     __slots__ = ()
 
@@ -351,7 +351,7 @@ class ManyCallsFunction(Unchanging):
     """A function that makes the calls of a chunk."""
 
     def replay(self, *args: Any) -> list[Any]:
-        """Make the calls as a debugger needs them: an exception propagates from the call that raised it."""
+        """Make the calls for a debugger: an exception propagates from the call that raised it."""
         raise NotImplementedError
 
 

@@ -103,7 +103,7 @@ class ArgumentOnly(ABC):
 
 
 class ByReference(ArgumentOnly):
-    """Base of references to values: the task receives the value."""
+    """Base of references that a task receives as values."""
 
     @abstractmethod
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:

@@ -2,7 +2,7 @@
 
 - Code keeps its file name for tracebacks of tasks; cloudpickle 3.1.3 and later replace it by `<dynamic-code>`.
 - `loading` decides whether a pickle sets the attributes of a known class: reading a result must not do so.
-- `functools.cache` functions are pickled by value where plain functions are, with one cache per process.
+- `functools.cache` functions are pickled by value if plain functions are, and have one cache per process.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _with_slots(cls: type, arguments: tuple[Any, ...], state: dict[str, Any]) ->
     """Create an unpickled class with its slots, because cloudpickle sets `__slots__` too late to have an effect."""
     maker, name, bases, keywords, *rest = arguments
     members = {each: value for each, value in state.items() if type(value) is not MemberDescriptorType}
-    members.pop("__slots__", None)  # absent if equal to a base's
+    members.pop("__slots__", None)  # omitted by cloudpickle if equal to a base's
     bases = tuple([tuple if each is NamedTuple else each for each in bases])  # NamedTuple itself refuses slots
     return (maker, name, bases, {**keywords, "__slots__": cls.__dict__["__slots__"]}, *rest), members
 

@@ -1,5 +1,4 @@
-"""Exceptions that reach users: pickled where they are raised, loaded where they are read, and shown without Scaler's
-frames."""
+"""Exceptions for users: pickled where raised, loaded where read, and shown without Scaler's frames."""
 
 from __future__ import annotations
 
@@ -48,8 +47,8 @@ class ShownAsError(Exception):
 
 
 class PartFailedError(ShownAsError):
-    """A part of a task raised, such as a node of a chunk. number: number of the part. shown: payload of its
-    exception."""
+    """A part of a task, such as a node of a chunk, raised an exception. number: number of the part. shown: payload of
+    its exception."""
 
     def __init__(self, number: int, shown: bytes) -> None:
         super().__init__(number, shown)
@@ -109,7 +108,7 @@ def remote_traceback(exception: BaseException) -> RemoteTraceback | None:
 
 
 def locate(exception: BaseException, where: str) -> None:
-    """Name the item or node of an exception: in a note, and at the top of its remote traceback."""
+    """Add the item or node that raised an exception in a note, and at the top of the remote traceback."""
     annotate(exception, f"in {where}")
     trace = remote_traceback(exception)
     if trace is not None:
@@ -124,7 +123,7 @@ def annotate(exception: BaseException, note: str) -> None:
 
 
 def take_origin(exception: BaseException) -> int | None:
-    """Return and remove the number of the task part that raised, or None."""
+    """Return and remove the number of the task part that raised the exception, or None."""
     found: int | None = attributes_of(exception).pop(_ORIGIN, None)
     return found
 

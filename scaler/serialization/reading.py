@@ -1,4 +1,4 @@
-"""Detects functions that only read a global list or dict, as in `table[key]`, so that it need not be compared.
+"""Detects functions that only read a global list or dict, as in `table[key]`, which then needs no comparison.
 
 Unclear uses count as changes.
 """

@@ -1,6 +1,6 @@
-"""Snapshots of callables, which detect changes to the globals and cells pickled with a function.
+"""Snapshots of callables. They detect changes to the globals and cells pickled with a function.
 
-The client pickles a changed function again, and a processor unpickles it again. A snapshot compares objects by identity
+The client pickles a changed function again, and processors unpickle it again. A snapshot compares objects by identity
 and calls no user code. A function with an object that could change undetected (an instance, a set, an array) has no
 snapshot, and is pickled and unpickled for every call.
 """
@@ -31,7 +31,7 @@ _IMMUTABLE = frozenset({
     ("datetime", "timedelta"), ("datetime", "timezone"), ("decimal", "Decimal"), ("fractions", "Fraction"),
     ("uuid", "UUID"),
 })  # fmt: skip
-"""Further immutable or by-name types, as module and name to avoid importing the modules."""
+"""More types that are immutable or pickled by name. As text, so that their modules are not imported."""
 _CHANGING = frozenset(
     opmap[name]
     for name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF", "STORE_ATTR", "DELETE_ATTR")
@@ -221,7 +221,7 @@ class FunctionSnapshot:
 
 
 def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | None:
-    """Return a snapshot; None if the callable could change undetected. is_loaded: nothing else shares its globals."""
+    """Return a snapshot; None if the callable could change undetected. is_loaded: no other code shares its globals."""
     snapshot = FunctionSnapshot()
     seen: set[int] = set()
     stack: list[object] = [value]
@@ -252,7 +252,7 @@ def _is_flat(value: object) -> bool:
 
 
 def _leaves_alone(code: types.CodeType) -> bool:
-    """Return whether a function cannot change its objects, except containers and classes."""
+    """Return whether a function cannot change the objects pickled with it, except containers and classes."""
     return (
         _CHANGING.isdisjoint(code.co_code[::2])
         and _REACHING.isdisjoint(code.co_names)
@@ -338,8 +338,8 @@ class Fresh(Generic[_T]):
 class _Loading:
     """The call whose function and arguments this process is loading.
 
-    A class pickled by value is one object per process. Its attributes are those in the first pickle of the call that
-    contains it: the function's, the arguments', then a result's. Reading results outside calls never changes classes.
+    A class pickled by value is one object per process. Its attributes come from the call's first pickle with the class:
+    of the function, the arguments, or a result. Reading results outside calls never changes classes.
     """
 
     def __init__(self) -> None:
@@ -361,7 +361,7 @@ class _Loading:
             self._set_in[each] = self.number
 
     def know(self, cls: type) -> None:
-        """Record that the process itself has set the attributes of a class."""
+        """Record that this process itself has set the attributes of a class."""
         self._set_in.setdefault(cls, 0)
 
     def takes(self, cls: type) -> bool:

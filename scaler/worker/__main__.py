@@ -1,6 +1,6 @@
 """`python -m scaler.worker`: start one worker, configured by the JSON document in SCALER_WORKER_CONFIG.
 
-The fork server starts before any thread, and before imports of the agent, which would cost each processor 7 MB.
+The fork server starts before any thread, and before the agent is imported, which would cost each processor 7 MB.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
 
 def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:
     if sys.warnoptions:
-        warnings.simplefilter("ignore")  # -W applies to tasks; a library's warning must not end or clutter the agent
+        warnings.simplefilter("ignore")  # -W is meant for tasks; a warning must not stop the agent or fill its log
     from scaler.plugins import EXTENSIONS, part_of  # noqa: PLC0415 (see the module)
     from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415
     from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415

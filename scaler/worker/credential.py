@@ -54,7 +54,7 @@ def pipe_with(text: str) -> int:
 
 @contextlib.contextmanager
 def inherited_credential(text: str) -> Iterator[tuple[dict[str, str], list[int]]]:
-    """Context manager for the start of a child process with a credential, or none. Yields its variables and file
+    """Context manager that passes a credential, if any, to a child process. Yields the child's variables and file
     descriptors."""
     if not text:
         yield {}, []
@@ -77,7 +77,7 @@ def keep_credential(text: str) -> None:
 
 
 def own_access(config: WorkerConfig) -> Access:
-    """Return the access of this process to servers. Raises ConfigError for a malformed credential."""
+    """Return how this process authenticates to servers. Raises ConfigError for a malformed credential."""
     text = credential_text()
     if not text:
         return Access(is_insecure=config.insecure_no_auth, compression=config.compression)

@@ -2,8 +2,8 @@
 
 The agent forks it before starting any thread. The fork server imports what every processor needs and never starts a
 thread. Each processor leads its own process group, so child processes of user code die with it. If the agent dies, the
-fork server kills its processors and everything that tasks started, then exits; to outlive the agent, it has its own
-session. If the fork server dies, the kernel kills its processors.
+fork server kills its processors and everything that tasks started, then exits. It outlives the agent because it has its
+own session. If the fork server dies, the kernel kills its processors.
 
 Requests (agent to fork server): a processor's number, with its `Descriptors`; or 0, once a task has a client. Reports
 (fork server to agent): a processor's number with its pid after the start, and with a return code after the exit.
@@ -56,9 +56,9 @@ _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
-"""Seconds that a signalled processor waits for the agent to receive the same signal (in undefined order)."""
+"""Seconds that a signalled processor waits for the agent, which may receive the same signal later."""
 _CLIENT_MODULES = "hashlib", "scaler.client.client", "scaler.client.clusters"
-"""Modules used by tasks with a client. Each waiting task has to import any module that is missing here. Named as text,
+"""Modules used by tasks with a client. A module missing here would be imported by each waiting task. Named as text,
 because workers do not depend on clients."""
 _CLIENTS = 0
 """In a request: prepare for tasks with clients. In a report: the program accepts requests."""
@@ -67,7 +67,7 @@ MAX_REASON_BYTES = 16 * 1024
 
 class ProcessReport(NamedTuple):
     number: int
-    """Number of the process; 0: a program has become a fork server."""
+    """Number of the processor; 0: a program has become a fork server."""
     is_start: bool
     value: int
     """Pid, or return code as in `subprocess`: the negative signal number of a killed process."""
@@ -79,7 +79,7 @@ class ProcessReport(NamedTuple):
 
 class ForkServer:
     def __init__(self, pid: int, end: socket.socket, reason: int = -1) -> None:
-        """reason: descriptor with the reason for which a program ends."""
+        """reason: descriptor from which to read why a program ended."""
         self.pid = pid
         self._reason = reason
         self._socket = end
@@ -102,7 +102,7 @@ class ForkServer:
                 self._socket.send(_REQUEST.pack(_CLIENTS))
 
     def wake(self) -> None:
-        """Continue the fork server, in case a task has stopped its parent process."""
+        """Resume the fork server, in case a task has stopped its parent process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
 
@@ -128,7 +128,7 @@ class ForkServer:
         return os.pread(self._reason, MAX_REASON_BYTES, position).decode("utf-8", "replace").strip("\0 \n")
 
     def end(self) -> None:
-        """Make it end its processors and exit."""
+        """Make the fork server end its processors and exit."""
         self.wake()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -157,9 +157,9 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
     try:
         ours.close()
         os.setsid()
-        for variable in (READY_FD_VARIABLE, PARENT_PID_VARIABLE):  # not for child processes of tasks
+        for variable in (READY_FD_VARIABLE, PARENT_PID_VARIABLE):  # must not reach child processes of tasks
             os.environ.pop(variable, None)
-        end_with_parent(signal.SIGCONT, agent_pid)  # lets even a stopped fork server notice the agent's death
+        end_with_parent(signal.SIGCONT, agent_pid)  # even a stopped fork server notices the agent's death
         # Use new streams: the agent's may be redirected, and contain unflushed data.
         sys.stdout, sys.stderr = lossy_stream(1), lossy_stream(2)
         code = _serve(theirs, config, agent_stops)
@@ -212,7 +212,7 @@ def _read(document: int) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    """Be the fork server of an environment. Does not return. Arguments: descriptors, and the agent's pid; see
+    """Run as the fork server of an environment. Does not return. Arguments: descriptors, and the agent's pid; see
     `exec_fork_server`."""
     requests, agent_stops, document, reason, agent_pid = map(int, sys.argv[1:])
     del sys.argv[1:]
@@ -379,11 +379,11 @@ def _detach(*descriptors: int) -> None:
 
 
 def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int, tasks: int) -> None:
-    """Make a new processor survive signals sent to all processes of a unit by a service manager or batch system.
+    """Make a new processor survive signals that a service manager or batch system sends to all processes of a unit.
 
     The agent also receives them and ends the processors after a grace period. A signal sent only to this process has
-    its usual effect after AGENT_SECONDS, or at once if the agent has closed the task socket to stop the task. Programs
-    and forks started by tasks have the usual handlers.
+    its usual effect after AGENT_SECONDS, or immediately if the agent has closed the task socket to stop the task.
+    Programs and forks started by tasks have the usual handlers.
     """
 
     def take_back() -> None:

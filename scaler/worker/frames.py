@@ -7,10 +7,10 @@ The agent writes tuples of a kind and values. A processor runs user code, so its
 untrusted: structs with checked lengths (ProtocolError). Results are rows of `RESULT` followed by all payloads, so that
 a processor can send the page's bytes unchanged. All other datagrams are a `Note`.
 
-The page shows the running task and contains unsent results, so that the agent can read results that are held up behind
-a long task or left by a dead processor. Its words (u64, little endian): tasks begun, start of the last one (monotonic
-nanoseconds), tasks finished, number of the current batch of results, rows in it. Rows and payloads of the batch follow.
-Only the processor writes. Each word is written atomically, after the data that it announces.
+The page shows the running task and contains unsent results, so that the agent can read results delayed by a long task
+or left by a dead processor. Its words (u64, little endian): tasks begun, start of the last one (monotonic nanoseconds),
+tasks finished, number of the current batch of results, rows in it. Rows and payloads of the batch follow. Only the
+processor writes. Each word is written atomically, after the data that it announces.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ToProcessor:
     """attempt, spec number, id, payload, inputs"""
     SPEC = 3
     """number; ids of function, serializer, and uploaded code (the last two may be empty); retry_on, name, profiling,
-    stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its own at
-    once; packages imported by the function, with the client's versions; context of `Spec`"""
+    stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its own result
+    immediately; packages imported by the function, with the client's versions; context of `Spec`"""
     DEFINITION = 4
     """id, payload"""
     FORGET = 5
@@ -190,7 +190,7 @@ class Sender:
         self.unsent_bytes = 0
 
     def send(self, datagrams: Collection[bytes] = ()) -> None:
-        """Send datagrams; without any, send the queued ones, because the socket is writable."""
+        """Send datagrams. Without an argument, send queued datagrams, because the socket is writable."""
         end, unsent, was_full = self.end, self.unsent, bool(self.unsent)
         unsent.extend(datagrams)
         self.unsent_bytes += sum(map(len, datagrams))

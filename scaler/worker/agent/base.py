@@ -18,25 +18,24 @@ from scaler.worker.agent.state import Attempt, KillReason, KnownSpec, Rank
 from scaler.worker.frames import Snapshot
 
 Status = tuple[bool, bool, bytes, float, int, str]
-"""A processor in a heartbeat: is ready, is suspended, running task, seconds so far, lane, what the task waits for."""
+"""State of a processor in a heartbeat: ready, suspended, running task, its seconds so far, lane, wait reason."""
 MAX_SPECS = 4096
 MAX_RETAINED_BYTES = 64 * 1024 * 1024
-"""Results retained for a restarted scheduler. Above this, the oldest are dropped. Their tasks run again, or are lost
-with retries=0."""
+"""Maximum size of retained results; the oldest are dropped. After a scheduler restart, their tasks run again, or are
+lost if retries=0."""
 ROW_BYTES = 192
 """Assumed size of a result without its payload."""
 RanAt = tuple[int, ...]
-"""Start (us), lane (0: never ran), time fetching stored inputs (us), their bytes, finished and failed calls of a
-chunk."""
+"""Start (us), lane (0: never ran), time to fetch stored inputs (us), their bytes, finished and failed chunk calls."""
 NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
 
 
 class RetainedResults:
-    """Reported results, retained to be reported again to a restarted scheduler.
+    """Reported results, retained for a restarted scheduler.
 
-    A scheduler may stop after acknowledging results that no client has received or that other tasks still need, so an
-    agent keeps each Done until the scheduler releases it. Both sides number the Done messages of a session from 1.
-    Invariants: `size_bytes` is the size of all `_batches`, and `_batches` is in ascending order of number.
+    A scheduler may stop after it has acknowledged results that clients have not received or that tasks still need.
+    Therefore an agent retains each Done until the scheduler releases it. Both sides number the Done messages of a
+    session from 1. Invariants: `size_bytes` is the total size of `_batches`, and `_batches` is sorted by number.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class RetainedResults:
         self._number = 0
         self.size_bytes = 0
         self.once: set[bytes] = set()
-        """Tasks with retries=0, from their result until its release."""
+        """Tasks with retries=0 whose results are retained."""
 
     def keep(self, done: Done) -> list[Done]:
         is_small = ROW_BYTES * len(done.ids) + sum(map(len, done.payloads)) <= SPLIT_BATCH_BYTES
@@ -79,15 +78,15 @@ class RetainedResults:
 
 _Entry = tuple[Rank, int, Attempt]
 ROUND = 1 << 40
-"""A place is round * ROUND + arrival number. A single integer compares fast."""
+"""A place in the queue is round * ROUND + arrival number, because a single integer compares fast."""
 
 
 class AttemptQueue:
-    """Undispatched attempts by rank, then round robin over clients, then first in, first out.
+    """Undispatched attempts, ordered by rank, then round robin among clients, then first in, first out.
 
-    A client's single task waits for at most one task of each other client. Requeued attempts keep their places. Removed
-    attempts are skipped lazily, in O(1). Invariants: `attempts` has all queued and dispatched attempts; `waiting` is
-    the number of queued ones.
+    A client's single task waits for at most one task from each other client. Requeued attempts keep their places.
+    Removed attempts are skipped lazily, in O(1). Invariants: `attempts` contains all queued and dispatched attempts;
+    `waiting` is the number of queued attempts.
     """
 
     def __init__(self) -> None:
@@ -99,7 +98,7 @@ class AttemptQueue:
         self._rounds: dict[bytes, int] = {}
         self.waiting = 0
         self.added = 0
-        """Number of attempts ever added, excluding requeued ones."""
+        """Number of attempts ever added. Requeues do not count."""
 
     def nested_rank(self, spec: Spec) -> Rank:
         """Return the rank of nested tasks. They precede their parent's siblings, so that fewer parents wait at once."""
@@ -107,7 +106,7 @@ class AttemptQueue:
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
     def add(self, items: Iterable[Attempt]) -> list[Attempt]:
-        """Add attempts. Returns the refused attempts, whose tasks it already has."""
+        """Add attempts. Returns the duplicates, whose tasks are already queued or dispatched."""
         attempts, rounds, present = self.attempts, self._rounds, self._round
         added, in_order, refused = self.added, self._in_order, list[Attempt]()
         for item in items:
@@ -175,7 +174,7 @@ class AttemptQueue:
 
 
 class ExecutorBase(ABC):
-    """Runs attempts: in this host's processors (`pool.py`), or as calls to a service (`scaler.offload.calls`)."""
+    """Runs attempts in this host's processors (`pool.py`) or as calls to a service (`scaler.offload.calls`)."""
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
@@ -201,7 +200,7 @@ class ExecutorBase(ABC):
         self.dispatch_seconds = 0.0
         """Measured seconds from dispatch until a task starts in a service; 0: not measured."""
         self.paid_seconds, self.paid_tasks = 0.0, 0
-        """Paid time of all calls since the start, and number of running calls."""
+        """Total paid seconds of all calls since the start, and number of running calls."""
         self._lanes = 0
         self._free_lanes: list[int] = []
 
@@ -230,20 +229,20 @@ class ExecutorBase(ABC):
         """End dispatched attempts."""
 
     def admit(self, environment: bytes, items: list[Attempt], now: float) -> list[Attempt]:  # noqa: ARG002
-        """Return the attempts that may be queued for an environment, and return or end the rest."""
+        """Return the attempts to queue for an environment. Reports the rest as returned or failed."""
         text = "its worker passes tasks to a service, which has no environments: select other workers by a capability"
         self._refuse(items, text)
         return []
 
     def _refuse(self, items: Iterable[Attempt], text: str) -> None:
-        """End attempts that are not queued."""
+        """Fail attempts before they are queued."""
         for item in items:
             if self.queue.attempts.setdefault(item.id, item) is item:
                 self.killed(item, Outcome.REJECTED, text)
 
     @abstractmethod
     def storage_moved(self) -> None:
-        """Use the new storage addresses."""
+        """Pass the new storage addresses to processors or calls."""
 
     @abstractmethod
     def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
@@ -288,7 +287,7 @@ class ExecutorBase(ABC):
         """Drop everything that an executor has derived from these specs and functions."""
 
     def forget_all(self) -> str:
-        """Drop all attempts, functions, and specs. Returns the reason that the agent cannot continue, or ""."""
+        """Drop all attempts, functions, and specs. Returns why the agent cannot continue, or ""."""
         self.queue.drain()
         self.queue.attempts.clear()
         self.functions.clear()

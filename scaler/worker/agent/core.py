@@ -24,11 +24,11 @@ IDLE_TICK_SECONDS = 0.5
 START_NOTHING_AT = 2 / 3
 KILL_ONCE_AT = 5 / 6
 BROKEN_SECONDS = 2.0
-"""Seconds without a connection before a worker starts no more tasks; less than the scheduler waits for a resume."""
+"""Seconds without a connection after which a worker starts no tasks; shorter than the scheduler's wait."""
 STALL_SECONDS = BROKEN_SECONDS
-"""After a stall this long, received messages may be older than a connection that broke meanwhile. The agent starts
-nothing, and counts no message as contact, until the scheduler has answered a heartbeat sent since. It waits as long for
-this answer before it ends tasks or exits because the scheduler is silent."""
+"""After a stall this long, received messages may predate a connection that broke meanwhile. The agent starts nothing,
+and counts no message as contact, until the scheduler has answered a later heartbeat. The agent waits as long for this
+answer before it ends tasks or exits because of the scheduler's silence."""
 MAX_DRIFT = 1e-4
 """Maximum relative drift between two clocks: seconds per second."""
 DRAIN_ANSWER_SECONDS = 2.0
@@ -48,11 +48,11 @@ class LeaseStage(IntEnum):
 
 
 class AgentCore:
-    """Decides for one agent. `wake_at`: time at which the next `TimeElapsed` is due.
+    """The decisions of one agent. `wake_at`: time at which the next `TimeElapsed` is due.
 
-    A drain never stops once it has begun. A worker that stops for a reason other than a scheduler's Drain sends a Drain
-    and waits for the answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with
-    the worker and charged for the loss.
+    A drain cannot be undone. A worker that stops without a Drain from the scheduler sends one itself and waits for the
+    answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with the worker and
+    charged for the loss.
     """
 
     def __init__(self, config: WorkerConfig, executor: type[ExecutorBase], now: float) -> None:
@@ -156,16 +156,16 @@ class AgentCore:
         self.executor.wake_by(self._drain_answer_until)
 
     def _drained(self, message: m.Drain, _now: float) -> None:
-        """Handle a Drain: a request, or the scheduler's answer that it sends no more tasks."""
+        """Handle a Drain, which requests a drain, or confirms that the scheduler sends no more tasks."""
         self._drain_text = self._drain_text or message.text or "drained"
         self._drain_answer_until = 0.0
         self.executor.reclaim()
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
-        """Handle a new session: the first, after the scheduler dropped this worker, or after a scheduler restart.
+        """Handle the first session, or the session after the scheduler dropped this worker or restarted.
 
-        Tasks of a dropped worker run elsewhere. After a restart, running tasks continue, and queued tasks wait until
-        the scheduler has recalled those it assigned elsewhere.
+        The tasks of a dropped worker already run elsewhere. After a restart, running tasks continue, and queued tasks
+        wait until the scheduler has recalled the tasks that it assigned elsewhere.
         """
         welcome = event.welcome
         if welcome.incarnation == self.incarnation:
@@ -222,7 +222,7 @@ class AgentCore:
         for function, code in message.functions:
             if m.is_function_id(function, code):
                 executor.functions[function] = code
-            else:  # the function's tasks are lost, so that no processor unpickles wrong code
+            else:  # lose the function's tasks rather than let a processor unpickle the wrong code
                 executor.log(f"the scheduler sent a different function under id {show(function)}")
         refused: list[Attempt] = []
         for group in message.groups:
@@ -240,7 +240,7 @@ class AgentCore:
             executor.returned(refused, started=False)
 
     def _recall(self, message: m.Recall, _now: float) -> None:
-        """Return queued attempts, and stop running ones if requested. Also ends the wait after a session's report."""
+        """Return queued attempts, and stop running ones if requested. A Recall also answers a session's report."""
         self._has_reported = False
         attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)
@@ -310,10 +310,10 @@ class AgentCore:
 
 
 class ClockOffset:
-    """Estimates the offset of the scheduler's clock in seconds, and its maximum error. Both 0 before the first echo.
+    """Estimates the offset of the scheduler's clock in seconds, and its maximum error; both 0 before the first echo.
 
-    Each heartbeat echo bounds the offset on both sides, and the bounds widen with time because clocks drift. The
-    estimate changes only when it leaves the bounds; otherwise the bars of a timeline would jitter.
+    Each heartbeat echo bounds the offset on both sides, and the bounds widen with time because clocks drift. To avoid
+    jitter in timelines, the estimate changes only when it leaves the bounds.
     """
 
     def __init__(self) -> None:

@@ -26,14 +26,14 @@ class StopRequested(NamedTuple):
 
 
 class ProcessorEvent(Enum):
-    READY = "it accepts tasks"
-    BLOCKED = "its running task waits for its own tasks"
-    UNBLOCKED = "its task's wait has ended, and it needs a slot to continue"
-    WORN = "it must be replaced once its tasks have ended; text: reason"
-    WAITS = "text: what its running task waits for besides its own tasks; empty: it continues"
-    INVALID_DATAGRAM = "it violated the protocol; text: details"
-    OUT_OF_MEMORY = "it exited because the kernel killed it when memory ran out; text: as for EXITED"
-    EXITED = "it exited, after its TasksReclaimed; text: its crash text, or exit code or signal"
+    READY = "the processor accepts tasks"
+    BLOCKED = "the running task waits for its own tasks"
+    UNBLOCKED = "the running task's wait is over, and it needs a slot to continue"
+    WORN = "the processor must be replaced after its tasks; text: reason"
+    WAITS = "text: what the running task waits for besides its own tasks; empty: the wait is over"
+    INVALID_DATAGRAM = "the processor violated the protocol; text: details"
+    OUT_OF_MEMORY = "the kernel killed the processor because memory ran out; text: as for EXITED"
+    EXITED = "the processor exited; follows TasksReclaimed; text: crash text, exit code, or signal"
 
 
 class ProcessorReported(NamedTuple):
@@ -51,8 +51,8 @@ class TasksReclaimed(NamedTuple):
     """Answers RECLAIM, and is also generated when a processor exits.
 
     unread: ids of the reclaimed tasks, in order. The processor can no longer read them. The processor may read a task
-    during the reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and
-    the unsent batch in the processor's page, with False.
+    during the reclaim, so these need not be the last dispatched tasks. results: batches received since then (True), and
+    the unsent batch from the processor's page (False).
     """
 
     number: int
@@ -62,7 +62,7 @@ class TasksReclaimed(NamedTuple):
 
 
 class MemoryExceeded(NamedTuple):
-    """Processors to kill because of a memory limit: by number, the outcome of its task, the reason, and peak bytes."""
+    """Processors to kill because of a memory limit. Maps a number to the task's outcome, the reason, and peak bytes."""
 
     excesses: Mapping[int, tuple[Outcome, str, int]]
 
@@ -127,12 +127,12 @@ class DispatchTasks(NamedTuple):
 
 
 class ProcessorVerb(Enum):
-    SPAWN = "start it"
-    RECLAIM = "take back all tasks that it has not read, and read its results"
-    KILL = "kill it"
-    TERMINATE = "send SIGTERM to its task, and let it exit afterwards"
-    END = "let it exit when idle"
-    GRANT = "grant it the slot that it waits for"
+    SPAWN = "start the processor"
+    RECLAIM = "take back the tasks that the processor has not read, and read its results"
+    KILL = "kill the processor"
+    TERMINATE = "send SIGTERM to the running task, and let the processor exit afterwards"
+    END = "let the processor exit when idle"
+    GRANT = "grant the slot that the running task waits for"
 
 
 class ActOnProcessor(NamedTuple):
@@ -144,7 +144,7 @@ class ActOnProcessor(NamedTuple):
 
 
 class UseEnvironment(NamedTuple):
-    """Prepare an environment, and tell the scheduler that its tasks must wait; without a definition, end it."""
+    """Prepare an environment, whose tasks must wait until it is ready. Without a definition, end the environment."""
 
     environment: bytes
     definition: bytes | None
@@ -152,7 +152,7 @@ class UseEnvironment(NamedTuple):
 
 
 class ShowDegradedReason(NamedTuple):
-    """Show why tasks cannot run as the state of the unit; empty clears the reason."""
+    """Show in the unit's state why tasks cannot run. An empty text clears the reason."""
 
     text: str
 

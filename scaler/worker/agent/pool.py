@@ -2,8 +2,8 @@
 
 An attempt is queued or dispatched to one processor, which runs its attempts in order. Unread attempts can be reclaimed
 at any time without the processor's cooperation. Therefore only the running attempt is charged for a processor's death,
-and no unstarted attempt is lost or started twice. A recall, a time limit, or a lost scheduler marks attempts, and
-`TasksReclaimed`, which arrives with the latest results, acts on the marks.
+and no unstarted attempt is lost or started twice. A recall, a time limit, or a lost scheduler only marks attempts. The
+marks take effect when `TasksReclaimed` arrives with the latest results.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
 BUSY_TICK_SECONDS = 0.01
 LATE_RESULT_SECONDS = 0.005
-"""Fetch results from a page once the task behind them has run for this long."""
+"""Read a processor's unsent results from its page once the next task has run for this many seconds."""
 SHARE_AFTER_SECONDS = 0.01
-"""Give tasks queued behind a running task to an idle processor after this long."""
+"""Move tasks queued behind a running task to an idle processor after this many seconds."""
 SPARE_SECONDS = 10.0
 UNREAD_SECONDS = 5.0
-"""Replace a processor that has tasks but neither runs nor reads one for this long."""
+"""Replace a processor that has tasks but neither runs nor reads one for this many seconds."""
 MAX_NAMES = 256
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _INPUT_MISSING = Outcome.INPUT_MISSING
@@ -56,7 +56,7 @@ class ProcessorPool(ProcessorTable):
         super().__init__(config, now)
         self._max_tasks = config.max_tasks_per_processor or sys.maxsize
         self._times_us: dict[str, list[float]] = {}
-        """Mean durations of the first and of later tasks on a processor, by name."""
+        """Mean durations of a processor's first and later tasks with a name, by name."""
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ProcessorPool(ProcessorTable):
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
         numbers = {spec.number for spec in specs}
         for processor in self.processors.values():
-            # The processor may still run earlier dispatched tasks before it reads the message, so these specs remain
+            # The processor may run earlier tasks before it reads this message, so the specs of those tasks remain
             # announced.
             stale = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
             self._forget(processor, stale, processor.functions & functions)
@@ -255,7 +255,7 @@ class ProcessorPool(ProcessorTable):
     def _nearest(
         self, near: str, processor: PooledProcessor, free: list[PooledProcessor], now: float
     ) -> PooledProcessor:
-        """Return the processor that is expected to finish a task with this name first, and record the name."""
+        """Return the processor expected to finish a task with this name soonest, and record the name."""
         here = [each for each in free if each.environment == processor.environment]
         usual = min(here, key=lambda each: (each.work_us, len(each.names)))
         known = (each for each in self.processors.values() if near in each.names and each.may_take())
@@ -361,10 +361,10 @@ class ProcessorPool(ProcessorTable):
                 self._slots_are_settled = False
 
     def _reclaimed(self, processor: PooledProcessor, answer: e.TasksReclaimed, now: float) -> None:
-        """Requeue unread attempts at the head, and carry out the requests on all others."""
+        """Put unread attempts back at the head of the queue, and apply the pending requests to all others."""
         processor.is_reclaiming = False
         processor.snapshot = answer.snapshot
-        # Before the results, which may include a task that was read during the reclaim.
+        # Before taking the results, which may include a task that was read during the reclaim.
         unread = set(answer.unread)
         back = [item for item in processor.dispatched if item.id in unread]
         if back:

@@ -4,9 +4,9 @@ A processor whose task waits for its own tasks is *suspended* and lends its slot
 for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while, because nested tasks arrive
 in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
 
-Processors of several environments take turns in the slots. The scheduler gets tasks back until their environment is
-prepared. A slot goes to the environment of the next task: an idle processor of another environment becomes spare, and a
-spare or a new one takes its place.
+Processors of several environments share the slots. Tasks are returned to the scheduler until their environment is
+ready. If the next task needs another environment, an idle processor becomes spare, and a spare or new processor of that
+environment takes its slot.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from scaler.worker.agent.state import PREEMPTED, Attempt, KillReason, PooledProc
 from scaler.worker.frames import ToProcessor, pack
 
 LONG_PRELOAD_SECONDS = 30.0
-"""A preload longer than this is shown as the degraded reason."""
+"""A preload that runs longer than this many seconds is shown as the degraded reason."""
 MAX_FAILED_STARTS = 3
-"""Consecutive processors that fail to get ready before the agent exits."""
+"""Number of consecutive failed processor starts after which the agent exits."""
 MAX_ENVIRONMENTS = 4
 """Environments kept with their fork servers, besides those in use."""
 FAILED_SECONDS = 30.0
-"""After a failure to prepare an environment, further tasks fail with the same error for this many seconds."""
+"""Seconds for which an environment's tasks fail with the same error after its preparation failed."""
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
 
 
@@ -88,7 +88,7 @@ class ProcessorTable(ExecutorBase):
             self._enter(processor, ProcessorState.ACTIVE, now)
             active.append(processor)
         yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
-        for processor in active:  # a waiting processor with a claim on this one may have died
+        for processor in active:  # the waiting processor that was to get this slot may have died
             should_yield = processor in yielding
             if should_yield and not processor.is_yielding:
                 self._reclaim(processor)
@@ -97,7 +97,7 @@ class ProcessorTable(ExecutorBase):
 
     @property
     def _successors(self) -> int:
-        """Number of spare processors that start up while worn ones finish their tasks."""
+        """Number of spare processors that start while worn processors finish their tasks."""
         return sum(each.is_worn for each in self._in_state(ProcessorState.ACTIVE))
 
     def _wear_out(self, processor: PooledProcessor, now: float) -> None:
@@ -195,12 +195,12 @@ class ProcessorTable(ExecutorBase):
 
     def _ban(self, processor: PooledProcessor, text: str) -> None:
         if processor.state is not ProcessorState.ENDING:
-            self.log(f"processor {processor.number} is ended: {text}", processor.first_task, "error")
+            self.log(f"processor {processor.number} is terminated: {text}", processor.first_task, "error")
             text = f"the processor that ran the task was terminated: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
     def _count_failed_start(self, processor: PooledProcessor, text: str, now: float) -> None:
-        """Count a processor that exited before it was ready. Only those without an environment end the worker."""
+        """Count a processor that exited before it was ready. Only processors without an environment end the worker."""
         if not processor.environment:
             self._failed_starts += 1
             self.log(f"a processor could not start: {text}", level="error")
@@ -220,12 +220,12 @@ class ProcessorTable(ExecutorBase):
             self.show_degraded("")
 
     def _limit_memory(self, excesses: Mapping[int, tuple[Outcome, str, int]]) -> None:
-        """Kill processors above a memory limit, even between tasks; then no task is charged."""
+        """Kill processors above a memory limit, even between tasks. A kill between tasks charges no task."""
         for number, (outcome, why, peak_bytes) in excesses.items():
             processor = self.processors[number]
             self.memory_kills += 1
-            self.log(f"processor {number} is ended: {why}", processor.first_task)
-            self._kill(processor, KillReason(outcome, f"the task was ended, because {why}", peak_bytes))
+            self.log(f"processor {number} is terminated: {why}", processor.first_task)
+            self._kill(processor, KillReason(outcome, f"the task was killed because {why}", peak_bytes))
 
     def obstacle(self) -> str:
         preload = self.config.preload
@@ -308,7 +308,7 @@ class ProcessorTable(ExecutorBase):
     def _choose(
         self, item: Attempt, free: list[PooledProcessor], starting: Counter[bytes], now: float
     ) -> PooledProcessor | None:
-        """Return the processor for an attempt, or None if it must wait, and make a slot take up its environment."""
+        """Return a processor for an attempt, or None if the attempt must wait. May switch a slot to its environment."""
         self._wanted = environment = item.spec.wire.environment
         own = [each for each in free if each.environment == environment]
         best = min(own, key=lambda each: each.work_us, default=None)

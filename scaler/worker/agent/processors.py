@@ -56,7 +56,7 @@ class _Pipe:
 
 
 class OutputPipes:
-    """Forwards the output of tasks with `stream_output` from their pipes to the scheduler."""
+    """Forwards task output from pipes to the scheduler, for tasks with `stream_output`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Output], None]) -> None:
         self._loop = loop
@@ -92,7 +92,7 @@ class OutputPipes:
                 self._close(descriptor)
                 return
             left = MAX_OUTPUT_BYTES - pipe.passed
-            if left >= 0:  # 0: nothing has been omitted yet; negative: the mark has been sent
+            if left >= 0:  # 0: the limit is just reached; negative: the text was cut and marked
                 pipe.passed += len(text)
                 text = text if len(text) <= left else text[:left] + OMITTED_TEXT
                 self._send(Output(pipe.task, pipe.is_stderr, text))
@@ -166,8 +166,8 @@ class ProcessorAgent(Agent):
         self.environment_module = ""
         """Module that prepares environments; see `exec_fork_server`. Empty: none."""
         self.on_environment: Callable[[bytes, ForkServer | None], object] = lambda _environment, _server: None
-        """Called with the fork server that prepares an environment, and with None when the worker accepts tasks again
-        or fails them."""
+        """Called with the fork server that prepares an environment, and with None when its tasks are accepted again or
+        fail."""
         self._pipes = OutputPipes(self._loop, self.send_output)
         for limit in ("memory_limit_bytes", "processor_memory_limit_bytes"):
             if getattr(config, limit):
@@ -283,7 +283,7 @@ class ProcessorAgent(Agent):
         processor = self._processors[number]
         unread = self._take_unread(processor)
         found: list[e.AgentInput] = []
-        # Read the page first: batches sent earlier are already in the socket, so the order is known.
+        # Read the page first: all earlier batches are then in the socket, so the order is known.
         try:
             unsent = processor.page.unsent()
         except ProtocolError as error:

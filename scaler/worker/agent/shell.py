@@ -73,15 +73,15 @@ class Agent:
         self._core = AgentCore(config, self.make_executor, self._wake_at)
         self.executor = self._core.executor
         self.on_note: dict[ToAgent, Callable[[int, Note, list[int]], object]] = {}
-        """Take a processor's number, an untrusted note, and attached descriptors, which are closed unless removed from
-        the list. Raise ProtocolError for a malformed note."""
+        """Called with a processor's number, an untrusted note, and attached descriptors, which are closed unless
+        removed from the list. Raise ProtocolError for a malformed note."""
         self.on_heartbeat: list[Callable[[m.WorkerHeartbeat], object]] = []
-        """Set fields of a heartbeat, or send messages before it."""
+        """Each sets fields of a heartbeat, or sends messages before it."""
         self.on_session: list[Callable[[m.Welcome, bool], object]] = []
         """Called with a new session's Welcome and whether the scheduler was restarted. The scheduler has no earlier
         reports from this worker."""
         self.before_results: list[Callable[[Sequence[bytes]], object]] = []
-        """Called with the ids of tasks before their results are sent. May be removed when called."""
+        """Called with the ids of tasks before their results are sent. A callback may remove itself."""
         self.relay: Callable[[m.Relay], bool] = lambda _: False
         """Pass a message to a client inside a task. Returns False if there is no such client."""
         self.why_killed: list[Callable[[], str]] = []
@@ -106,7 +106,7 @@ class Agent:
         return b""
 
     def processors(self) -> Mapping[int, tuple[int, PageReader]]:
-        """Return pid and status page by number of every processor that has a process."""
+        """Return the pid and status page of every processor that has a process, by number."""
         return {}
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Agent:
         except LimitError as error:
             self.fail(error)
         except RefusedError:
-            return  # the event that ends this agent with the reason arrives in this wakeup or the next
+            return  # an event with the reason arrives in this wakeup or the next, and ends the agent
 
     def send_output(self, message: m.Output | m.Printed | m.TasksProfiled) -> None:
         """Send task output or samples, unless the outbox is too full."""
@@ -337,14 +337,14 @@ class Agent:
 
 
 class StatusFile:
-    """File from which the process's manager reads the agent's degraded reason or final error."""
+    """File in which the worker manager reads the agent's degraded reason or final error."""
 
     def __init__(self, descriptor: str | None) -> None:
         self._descriptor = None if descriptor is None else int(descriptor)
 
     def write(self, text: str) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # no space, or a file size limit; the log also has the text
+            with contextlib.suppress(OSError):  # the disk is full or file sizes are limited; the log has the text, too
                 os.ftruncate(self._descriptor, 0)
                 os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
 

@@ -16,7 +16,7 @@ Rank = tuple[int, int]
 UNKNOWN_COST_US = 10_000.0
 WEIGHT = 0.25
 DISPATCH_AHEAD_US = 10_000.0
-"""Maximum work queued behind a processor's running task; at least one task is queued in any case."""
+"""Maximum estimated time (us) of tasks queued behind a running task. One task may always be queued."""
 MAX_DISPATCHED = 256
 _IDLE = Snapshot(0, 0.0, 0)
 
@@ -34,7 +34,7 @@ class KnownSpec:
     mean_us: float = UNKNOWN_COST_US
     is_measured: bool = False
     near: str = ""
-    """Name whose tasks should run in the same processor."""
+    """Tasks with equal names should run in the same processor."""
 
 
 class KillReason(NamedTuple):
@@ -49,7 +49,7 @@ CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
 RECALLED = KillReason(Outcome.NOT_STARTED, "recalled")
 """Request to return an attempt unless it has started."""
 PREEMPTED = KillReason(Outcome.NOT_STARTED, "stopped for another task")
-"""Request to return an attempt, and to stop it if it has started. It may still end within its grace period."""
+"""Request to return an attempt, and to stop it if it has started. The task may still finish in its grace period."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class ProcessorState(Enum):
     SUSPENDED = "suspended"
     WAITING = "waiting"
     ENDING = "ending"
-    """Asked to exit, or killed; the exit has not been detected."""
+    """Asked to exit, or killed, but not known to have exited."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,14 +105,14 @@ class PooledProcessor:
     functions: set[bytes] = field(default_factory=set)
     ended: set[KnownSpec] = field(default_factory=set)
     names: dict[str, bool] = field(default_factory=dict)
-    """Names (`KnownSpec.near`) of tasks sent to it, most recent last, each with whether such a task has ended."""
+    """Names (`KnownSpec.near`) of tasks sent here, most recent last, each with whether one of its tasks has ended."""
     kill_reason: KillReason | None = None
     kill_at: float = math.inf
     """End of the grace period after SIGTERM."""
     is_worn: bool = False
     """Receives no more tasks and is replaced once its tasks have finished."""
     is_yielding: bool = False
-    """Hands over its slot to a waiting processor after the running task."""
+    """Yields its slot to a waiting processor after the running task."""
     waits_for: str = ""
     """Reason why its running task waits, other than nested tasks; "": none."""
     is_reclaiming: bool = False
@@ -132,7 +132,7 @@ class PooledProcessor:
         return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
 
     def left_us(self, now: float) -> float:
-        """Return the estimated time of its tasks; of an overdue task, the time that it has run."""
+        """Return the estimated time of the dispatched tasks; at least the running time of the current task."""
         return max(self.work_us, 1e6 * self.running_seconds(now)) if self.dispatched else 0.0
 
     def may_take(self) -> bool:

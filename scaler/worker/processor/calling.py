@@ -43,7 +43,7 @@ def run_preload(text: str) -> None:
 def failure_of(
     error: BaseException, is_to_retry: Callable[[BaseException], bool] = lambda _: False
 ) -> tuple[Outcome, bytes]:
-    """Return outcome and payload of a task's exception. Never raises. is_to_retry: the task's predicate."""
+    """Return the outcome and payload for a task's exception. Never raises. is_to_retry: the task's predicate."""
     if isinstance(error, ObjectLostError) and not is_raised_by_user(error):
         outcome = Outcome.INPUT_MISSING if error.object_id else Outcome.OBJECT_LOST
         return outcome, error.object_id + str(error).encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """Output of tasks, which a processor sends to the agent.
 
-In a processor, `PrintForwarder` copies lines printed by Python code to the agent. With `stream_output`,
-`captured_output` redirects descriptors 1 and 2, which includes child processes and C libraries.
+`PrintForwarder` copies lines printed by Python code. With `stream_output`, `captured_output` redirects descriptors 1
+and 2, which includes child processes and C libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK_BYTES = 32 * 1024
 OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
 HEAD_BYTES = TAIL_BYTES = 24 * 1024
-"""Head and tail kept of a long text. Each fits into a datagram."""
+"""Sizes of the head and tail kept from a long text. Each fits into a datagram."""
 
 
 class TeedStreams(contextlib.ExitStack):
@@ -93,7 +93,7 @@ class PrintForwarder:
             del unsent[:count]
             task = self._running()
             if not task:
-                return  # a leftover thread prints between tasks
+                return  # a thread left by an earlier task prints between tasks
             buffer = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
             buffer.add(text.encode("utf-8", "backslashreplace"))
             for truncated, segment in buffer.segments():

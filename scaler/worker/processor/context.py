@@ -74,7 +74,7 @@ class ProcessorContext:
         self._waits = 0
         self.is_suspended = False
         self._is_lent = False
-        """Whether `lend` suspended the task, rather than a wait."""
+        """Whether `lend`, rather than a wait, suspended the task."""
         self._grant_is_due = False
         """Whether the grant of a slot, requested after a suspension, is still unread."""
         self.has_waited = False
@@ -85,7 +85,7 @@ class ProcessorContext:
         self.on_task: list[Callable[[], object]] = []
         """Called once, when the next task begins. Must neither block nor raise."""
         self.wrappers: list[Wrap] = []
-        """Each returns the callable to use for a function, given a spec with a context and the function."""
+        """Each takes a spec with a context and a function, and returns the callable to use instead of the function."""
         self.on_client: list[Callable[[Any], object]] = []
         """Called with the `FutureTable` of each new client inside a task."""
         self.on_end: list[Callable[[], object]] = []
@@ -93,7 +93,7 @@ class ProcessorContext:
 
     def open_channel(self, peer: bytes) -> socket.socket:
         """Open a channel for a client with this peer id. The channel carries encoded messages as `frames.send`
-        datagrams until one side closes it, as the agent does when the scheduler drops the client."""
+        datagrams until one side closes it. The agent closes it when the scheduler drops the client."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
@@ -104,7 +104,7 @@ class ProcessorContext:
         """Context manager for waiting on other tasks; lends this processor's slot.
 
         Waits for a slot when it exits. The task counts as waiting until its last waiting thread continues. After a
-        TimeoutError, the task continues at once, alongside the task in its slot, until it waits again or ends.
+        TimeoutError, the task continues immediately, next to the task that has its slot, until it waits again or ends.
         """
         with self._lock:
             task_count = self._task_count

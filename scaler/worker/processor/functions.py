@@ -77,8 +77,8 @@ class StoredObjects:
         self.address = address
 
     def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
-        """Return the parts of a stored or inline payload, read-only. Raises ObjectLostError. is_own: for a single
-        task, which gets writable memory where possible; not cached."""
+        """Return the parts of a stored or inline payload, read-only. Raises ObjectLostError. is_own: the object is used
+        by one task only, so it is not cached and its memory is writable if possible."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
         identifier = bytes(payload[1:17])
@@ -235,7 +235,7 @@ class FunctionCache:
             self._uploads.forget(identifier)
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
-        """Load a spec's serializer and function, for one call. Raises SerializationError or ObjectLostError."""
+        """Return a spec's function for one call. Raises SerializationError or ObjectLostError."""
         if spec.packages:
             self._compare(spec)
         if spec.code_id != self._uploads.active:

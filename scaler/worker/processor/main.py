@@ -63,7 +63,7 @@ def run_processor(
     parts: Iterable[StartPart],
 ) -> int:
     """Run a processor until the agent closes the task socket. Returns the exit code. connect: connects to a store,
-    possibly the host's. show_records: shows the log records of tasks. parts: of extensions; see
+    possibly the host's. show_records: shows the log records of tasks. parts: parts of extensions; see
     `scaler.plugins.Extension`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -117,7 +117,7 @@ class GarbagePolicy:
         """Idle time before the next call of `idle`; None: no call before the next task."""
 
     def idle(self, now_ns: int) -> None:
-        """Return all memory that no task needs."""
+        """Collect garbage, and return memory that no task needs."""
         self._trim()
         self._collected_ns = now_ns
         self.pause_ns = None

@@ -33,7 +33,7 @@ class TaskRecords(logging.Handler):
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record. `logging` handles errors in its arguments as usual, and they do not fail the task."""
+        """Write a record. `logging` handles errors in its arguments, so they do not fail the task."""
         if self._is_handled(record):
             return
         try:

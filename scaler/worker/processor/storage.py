@@ -15,7 +15,7 @@ from scaler.worker.processor import context
 HOST_STORE_SECONDS = 2.0
 """Seconds that a result waits for its host's store before the task looks for another one."""
 GET_TIMEOUT_SECONDS = 1.0
-"""Seconds after which a task that fetches an input from an absent storage lends its slot."""
+"""Seconds that a task waits for an input from an unreachable storage before it lends its slot."""
 
 
 def connect(config: WorkerConfig, address: str, is_host_store: bool) -> BlockingStorage:

@@ -49,7 +49,7 @@ def test_task_above_the_processor_limit_fails_and_later_tasks_run() -> None:
     story.measured(p1=GIB + 5)
     assert story.done() == {1: Outcome.MEMORY_LIMIT}
     assert story.texts()[1] == (
-        "the task was ended, because its processor had 1073741829 bytes, more than processor_memory_limit_bytes = "
+        "the task was killed because its processor had 1073741829 bytes, more than processor_memory_limit_bytes = "
         "1073741824"
     )
     (done,) = [message for message in story.sent if isinstance(message, Done)]
@@ -82,7 +82,7 @@ def test_largest_processors_are_killed_first_near_a_containers_limit() -> None:
     story.die(1)
     assert story.done() == {1: Outcome.OUT_OF_MEMORY}
     assert story.texts()[1] == (
-        "the task was ended, because the processes of its container had 1879048202 bytes, more than the limit of "
+        "the task was killed because the processes of its container had 1879048202 bytes, more than the limit of "
         "2147483648 less a reserve of 268435456 (memory_limit_bytes is not set), and its processor was the largest, "
         "with 1073741824 bytes"
     )
