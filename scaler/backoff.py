@@ -39,7 +39,7 @@ class _Cause:
 
 
 class BackoffByCause:
-    """Counts failures by cause. The first failure of a cause has no delay; each consecutive one delays longer."""
+    """Counts failures by cause. The first failure of a cause has no delay; further ones have longer delays."""
 
     def __init__(self) -> None:
         self._causes: dict[str, _Cause] = {}

@@ -109,7 +109,7 @@ def parse_capabilities(text: str) -> dict[str, float | None]:
 
 
 def parse_names(text: str, what: str, form: str) -> dict[str, float | None]:
-    """Parse names with amounts or None. Raises UsageError, which calls an item `what` and shows the form."""
+    """Parse names with amounts or None. what, form: name and form of an item, for the UsageError."""
     found: dict[str, float | None] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:

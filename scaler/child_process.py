@@ -31,7 +31,7 @@ class ChildProcess:
         pass_fds: Sequence[int] = (),
     ) -> None:
         """environment: added to this process's. output: stdout and stderr for `subprocess.Popen`. Raises OSError."""
-        open_standard_descriptors()  # the pipe must have other numbers
+        open_standard_descriptors()  # the pipe must not get the numbers 0 to 2
         ready_fd, childs_end = os.pipe2(os.O_CLOEXEC)
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
         # The child inherits the mask, so a SIGTERM that this program ignores stays pending until the child restores
@@ -90,15 +90,15 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Wait for the end, kill the rest of the process group, close everything, and return the code as in
-        `subprocess`. None if unknown, because the program ignores SIGCHLD or waits for any child."""
+        """Wait for the end, kill the rest of the process group, close everything, and return the return code as in
+        `subprocess`. None if the code is unknown, because the program ignores SIGCHLD or waits for any child."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             self.popen.wait()
             return None
         else:
-            self.kill()  # before the process is reaped
+            self.kill()  # while the zombie reserves the number of the group
             return self.popen.wait()
         finally:
             os.close(self.ended)

@@ -19,9 +19,8 @@ def get(dsk: Any, keys: Any, *, client: Client | None = None, address: str | Non
     """Compute keys of a Dask graph. Pass this function to `compute` as `scheduler`.
 
     dsk: a dict, a HighLevelGraph, or an expression. keys: a key, or a nested list of keys; the values are in tuples of
-    the same shape. `compute` forwards its other keywords: client or address select the cluster, by default that of
-    `Client()`, with one client for the whole program. options: keywords of `Client.get` for each task, such as memory
-    and cpus.
+    the same shape. `compute` forwards its other keywords. client or address: the cluster; default: that of `Client()`,
+    with one client for the whole program. options: keywords of `Client.get` for each task, such as memory and cpus.
 
     Raises KeyError for an unknown key, and UsageError for a node that cannot run.
     """

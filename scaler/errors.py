@@ -26,7 +26,7 @@ class UsageError(ScalerError, ValueError):
 
 
 class ConfigError(UsageError):
-    """A setting is unknown, has the wrong type, or contradicts another one."""
+    """A setting is unknown, has the wrong type, or contradicts another setting."""
 
 
 class UnreachableError(ScalerError, ConnectionError):
@@ -107,8 +107,8 @@ class ClientDisconnectedError(TaskError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this name, as in the standard library)
-    """Carries a remote exception's traceback as the exception's `__cause__`, so that both are shown together. where:
-    the map item or graph node concerned, or empty."""
+    """The traceback of a remote exception, set as the exception's `__cause__` so that both are shown together. where:
+    the map item or graph node that raised the exception, or empty."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -129,7 +129,7 @@ class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this
 
 
 class RemoteError(TaskError):
-    """Replaces a remote exception that could not be pickled or loaded here; keeps its type name and text."""
+    """Replaces a remote exception that could not be pickled or loaded here. Contains its type name and text."""
 
     def __init__(self, type_name: str, text: str) -> None:
         super().__init__(f"{type_name}: {text}")

@@ -52,7 +52,7 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
-    """Return the memory that this process shares, and a name for the sharing group; (0, "") if unknown."""
+    """Return the memory limit of this process's cgroup or machine, and a name for either; (0, "") if unknown."""
     try:
         machine_bytes = _machine_bytes(root)
         space = (root / "proc/self/ns/cgroup").stat().st_ino

@@ -72,7 +72,7 @@ def cache_owner(key: str) -> bytes:
 
 
 def cached_id(owner: bytes, digest: bytes) -> bytes:
-    """Return the id of a cached result. It contains 6 bytes of the call's digest; compare the remaining bytes."""
+    """Return the id of a cached result. The id contains 6 bytes of the call's digest; callers compare the rest."""
     return owner + _CACHED_KIND + digest[:6]
 
 

@@ -1,4 +1,4 @@
-"""The interpreter of tasks: options of the program that starts a cluster, and one hash seed per cluster."""
+"""Interpreter settings for tasks: options of the program that starts a cluster, and one hash seed per cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HASH_SEED = "6640"  # makes `hash("text")` equal on all workers; Dask's value
 OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"  # the starting program's options for its tasks, one per line
 ENVIRONMENT_VARIABLE = "SCALER_ENVIRONMENT"  # path of the packed requirements, in processors with an environment
 _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that only print, between the output of tasks
+_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that would clutter the output of tasks
 
 
 def own_hash_seed() -> str:

@@ -1,4 +1,4 @@
-"""Log lines of a component: each names the process, has no control characters, and is limited in length."""
+"""Log lines of a component. Each line names the process, has no control characters, and is limited in length."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class InThread(logging.Handler):
 
 
 class RateLimitedLog:
-    """Logs one kind of frequent event: the first one at once, later ones as a count. Belongs to a loop."""
+    """Logs one kind of frequent event: the first event immediately, later events as a count. Belongs to a loop."""
 
     def __init__(self, log: logging.Logger, level: int, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log

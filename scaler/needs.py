@@ -79,7 +79,7 @@ class Needs:
     pin: str = field(init=False, compare=False, hash=False, repr=False)  # the required worker; empty for any
     required: tuple[tuple[str, float], ...] = field(init=False, compare=False, hash=False, repr=False)
     near: str = field(init=False, compare=False, hash=False, repr=False)  # the preferred place; empty for any
-    gang: str = field(init=False, compare=False, hash=False, repr=False)  # of tasks that start together; or empty
+    gang: str = field(init=False, compare=False, hash=False, repr=False)  # id of tasks that start together, or empty
     gang_size: int = field(init=False, compare=False, hash=False, repr=False)  # 0: without a gang
     gang_per_host: int = field(init=False, compare=False, hash=False, repr=False)  # 0: no maximum
     is_fixed: bool = field(init=False, compare=False, hash=False, repr=False)  # never moves to another worker
@@ -153,7 +153,7 @@ def pinned_worker(pin: str) -> bytes:
 
 
 def function_needs(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-    """Return the needs by which a function's tasks are counted together: capabilities and limits."""
+    """Return the capabilities and limits by which a function's tasks are grouped for counts."""
     return _without(items, PIN, NEAR, GANG)
 
 

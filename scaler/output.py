@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from scaler.processes import PARENT_PID_VARIABLE
 
-MAX_PENDING_BYTES = 4 * 1024 * 1024  # queued for a stream's reader; above this, output is dropped until it is empty
+MAX_PENDING_BYTES = 4 * 1024 * 1024  # maximum queue of a stream; above this, output is dropped until the queue is empty
 STALLED_SECONDS = 0.2  # maximum time that `write` waits for a stalled reader
 FLUSH_SECONDS = 1.0
 STDOUT, STDERR = 1, 2
@@ -135,7 +135,7 @@ class _Stream:
 
 class OutputRelay:
     """Keeps a stalled reader of stdout or stderr from blocking this process and its children. The constructor redirects
-    both streams into pipes. Inside the context, a thread forwards their output; leaving it restores the streams.
+    both streams into pipes. Inside the context, a thread forwards their output. At the end, the streams are restored.
     Streams to files are skipped. Does nothing if the process has a relay, or a Scaler parent that reads its output."""
 
     _exists = False
@@ -166,7 +166,7 @@ class OutputRelay:
             os.dup2(original, descriptor)
             OutputRelay._exists = OutputRelay.leads_to_terminal = False
         if self._thread is not None:
-            self._thread.join(2 * FLUSH_SECONDS)  # longer only while a child process started here is still running
+            self._thread.join(2 * FLUSH_SECONDS)  # takes long only while a child process started here is still running
 
     def _run(self) -> None:
         output = OutputStreams({original: NAMES[stream] for stream, original in self._originals.items()})
@@ -206,7 +206,7 @@ def _text_writer(name: str) -> WriteSome:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write_some(view: memoryview) -> int:
-        text = decoder.decode(view[: PIECE_BYTES // 2])  # less than a pipe accepts, plus a leftover character
+        text = decoder.decode(view[: PIECE_BYTES // 2])  # at most what a pipe accepts, even with a leftover character
         stream = getattr(sys, name)
         # The stream may be missing, closed, on a full disk, or of any class, as for print at exit.
         with contextlib.suppress(Exception):

@@ -103,8 +103,8 @@ EXTENSIONS = Plugins(
 class FoundTable:
     """A table that readers query, newest rows first. `rows` of the extension's scheduler part returns the rows.
 
-    row: reference of a NamedTuple with a `Column` for each field. most: rows per answer. parameter: name and purpose of
-    the search text. page: the web page that shows the table, or empty. key: opens the table in scaler_top.
+    row: reference of a NamedTuple with a `Column` for each field. most: maximum rows per answer. parameter: name and
+    purpose of the search text. page: the web page that shows the table, or empty. key: opens the table in scaler_top.
     for_monitors: only monitors and admins may read the table.
     """
 
@@ -152,7 +152,7 @@ class Extension:
     in the file page/NAME.js of the package; it can import all files of that folder by name.
 
     metrics: called by the web server with its `scaler.monitor.web.metrics.Metrics` and telemetry_endpoint, returns a
-    coroutine, which the end of the server cancels.
+    coroutine, which is cancelled when the server ends.
 
     keeper: called with the frame of a scheduler with a state_directory, returns an object like
     `scaler.extensions.durability.steps.DurableSteps`. main: coroutine function that runs a scheduler's process, called
@@ -227,8 +227,8 @@ def _extension(name: str) -> Extension:
 
 
 def part_of(name: str, part: str, user: str) -> Any:
-    """Return a part of a built-in extension, by its name in `own`, or else by its field. user: what needs it. Raises
-    UsageError if the extension is missing."""
+    """Return a part of a built-in extension, by its name in `own`, or else by its field. user: what needs the part.
+    Raises UsageError if the extension is missing."""
     if EXTENSIONS.reference(name) is None:
         raise UsageError(f"{user} needs the extension {name!r}, which is not installed")
     extension = _extension(name)
@@ -252,7 +252,7 @@ def known_extensions() -> tuple[Extension, ...]:
 
 
 def own_processes() -> dict[str, OwnProcess]:
-    """Return the processes of extensions, by their section of a file and by their arrays."""
+    """Return the processes of extensions, by the names of their sections and arrays in a file."""
     found = [each.process for each in known_extensions() if each.process is not None]
     return {section: each for each in found for section in (each.section, *each.arrays)}
 

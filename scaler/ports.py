@@ -1,4 +1,4 @@
-"""Errors of servers that cannot listen on an address, with the process that already does."""
+"""Errors of servers that cannot listen on an address. Names the process that already uses the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operating system processes: end with the parent, exit status, and load."""
+"""Operating system processes: exit with the parent, signals, exit status, and load."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
-    """Request a signal for this process when the parent's starting thread or the parent ends. For processes that the
-    parent starts in its main thread. If parent_pid has already ended, raises the signal at once. Raises OSError if the
-    system refuses."""
+    """Request a signal for this process when its parent ends, or the parent's thread that started it. Use only for
+    processes started by a main thread. If parent_pid has already ended, raises the signal immediately. Raises OSError
+    if the system refuses."""
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -205,7 +205,7 @@ SPARED: list[Callable[[], Collection[int]]] = []
 
 
 def end_descendants() -> None:
-    """Kill all descendants of this process, which must have called `adopt_orphans`, except `SPARED` ones."""
+    """Kill all descendants of this process, except those in `SPARED`. Requires `adopt_orphans`."""
     spared = {pid for pids in SPARED for pid in pids()}
     _end_processes(lambda: _children(spared), are_own=True)
 
@@ -278,7 +278,7 @@ class LoadMeter:
         self._last: dict[int, _Measured] = {}
 
     def measure(self, pids: Collection[int] = ()) -> dict[int, Load]:
-        """Return the load of this process and these pids over the last interval, without ended ones."""
+        """Return the load of this process and these pids over the last interval. Omits ended processes."""
         last, self._last = self._last, {}
         found: dict[int, Load] = {}
         for pid in {os.getpid(), *pids}:

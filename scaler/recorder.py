@@ -28,7 +28,7 @@ class Recorder:
     def __init__(self, config: LoggingConfig, size_of: Callable[[Any], int]) -> None:
         """size_of: approximate bytes that an input keeps alive."""
         self.latest: list[tuple[float, Sequence[Any]]] = []
-        """Steps since the last `trim`, to which the shell appends each step: its time, and its inputs."""
+        """Steps (time, inputs) since the last `trim`. The shell appends each step."""
         self._config = config.to_json()
         self._size_of = size_of
         self._steps: deque[tuple[float, Sequence[Any], int]] = deque()

@@ -41,8 +41,7 @@ class RunningCluster(NamedTuple):
 
 
 class OwnFile:
-    """A file that is locked while this process runs, and through which other processes find it. Forks do not inherit
-    it."""
+    """A file through which other processes find this process. Locked while it runs. Forks do not inherit it."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
         """Take this file, or with is_numbered the next free one (`stem-2`). Raises UsageError if there is no private

@@ -39,21 +39,21 @@ class TaskRow(NamedTuple):
     worker: Annotated[str, Column("Worker", rank=2)] = ""
     client: Annotated[str, Column("Client", rank=3)] = ""
     attempt: Annotated[int, Column("Attempt", "count", 3, zero_is_none=True)] = 0
-    max_attempts: Annotated[int, Column(help="Maximum number of attempts, from its retries")] = 0
+    max_attempts: Annotated[int, Column(help="Maximum number of attempts, derived from retries")] = 0
     ended_at: Annotated[float | None, Column("Ended", "time", 2)] = None
     duration_us: Annotated[int, Column("Duration", "micros", zero_is_none=True)] = 0
     cpu_us: Annotated[int, Column("CPU", "micros", 3, zero_is_none=True)] = 0
     peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, zero_is_none=True)] = 0
     inputs_us: Annotated[int, Column(help="Part of the duration spent waiting for stored inputs")] = 0
     inputs_bytes: Annotated[int, Column(help="Size of these inputs")] = 0
-    failed_input: Annotated[str, Column(help="The failed task whose result it needed")] = ""
+    failed_input: Annotated[str, Column(help="The failed task whose result was needed")] = ""
     text: Annotated[str, Column("Error", rank=2, help="Error of a failed task, on one line")] = ""
     traceback: Annotated[str, Column(whole=True)] = ""
-    lane: Annotated[int, Column(help="Number of the worker's processor that ran it, from 1; 0: none")] = 0
-    failures: Annotated[int, Column(help="Earlier attempts that raised an exception in its retry_on")] = 0
+    lane: Annotated[int, Column(help="Number (from 1) of the processor that ran the task; 0: none")] = 0
+    failures: Annotated[int, Column(help="Earlier attempts that raised an exception selected by retry_on")] = 0
     losses: Annotated[int, Column(help="Earlier attempts whose process or worker died")] = 0
-    tags: Annotated[str, Column(help="Its tags, separated by commas")] = ""
-    calls: Annotated[int, Column(help="Calls that ended in a failed chunk; 0: not known, or a single call")] = 0
+    tags: Annotated[str, Column(help="Tags, separated by commas")] = ""
+    calls: Annotated[int, Column(help="Ended calls of a failed chunk; 0: unknown, or a single call")] = 0
     failed_calls: Annotated[int, Column(help="Failed calls among them")] = 0
     started_at: float = 0.0
 
@@ -100,7 +100,7 @@ class FindingRow(NamedTuple):
     text: Annotated[str, Column("Evidence", help="What was seen")] = ""
     advice: Annotated[str, Column("Advice", help="What to change")] = ""
     page: Annotated[str, Column(help="Path of the documentation page in the repository")] = ""
-    slots_lost: Annotated[float, Column(help="Cost in slots that do no useful work", volatile=True)] = 0.0
+    slots_lost: Annotated[float, Column(help="Slots that do no useful work as a result", volatile=True)] = 0.0
 
 
 class ProcessorRow(NamedTuple):
@@ -114,7 +114,7 @@ class ProcessorRow(NamedTuple):
     rss_bytes: Annotated[int, Column("Memory", "bytes")] = 0
     initialized: bool = False
     suspended: bool = False
-    lane: Annotated[int, Column(help="Its row in its worker's timeline")] = 0
+    lane: Annotated[int, Column(help="Row in the worker's timeline")] = 0
 
     @property
     def itl(self) -> str:
@@ -122,33 +122,33 @@ class ProcessorRow(NamedTuple):
         return _bits(self.initialized, bool(self.running), bool(self.running) and not self.suspended)
 
 
-_CPU_HELP = "All its processors together; 100% is one CPU"
+_CPU_HELP = "CPU use of all processors; 100% is one CPU"
 _CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="sent", volatile=True)
 # Pages shared between processors count once per processor.
 _RSS = Column("Memory", "bytes", 1, "Memory of all processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
-_WORKER_PEAK_HELP = "Peak memory of its processors together since it started"
+_WORKER_PEAK_HELP = "Peak memory of all processors since the worker started"
 _WORKER_PEAK = Column("Peak mem.", "bytes", 3, _WORKER_PEAK_HELP, Top(6, "peak", 6, 18), after="rss_bytes")
-_WORKER_MEAN_HELP = "Mean memory of its processors together since it started"
+_WORKER_MEAN_HELP = "Mean memory of all processors since the worker started"
 _WORKER_MEAN = Column("Mean mem.", "bytes", 3, _WORKER_MEAN_HELP, after="memory_peak_bytes", zero_is_none=True)
 _AGENT_CPU = Column("Agent CPU", "percent", 3, "CPU use of the agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Memory of the agent", Top(3, "agt_rss", 7, 12, "M"))
 _LAG_HELP = "Round trip from the worker to the scheduler"
 _LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(11, "lag", 5, 9, "l"), volatile=True)
-_CLOCK_ERROR = Column(unit="seconds", help="Uncertainty of the offset; 0: not known yet")
+_CLOCK_ERROR = Column(unit="seconds", help="Uncertainty of the offset; 0: unknown")
 _OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(16, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
 _STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)
 _ITL_HELP = "I: all processors initialized; T: any has a task; L: any holds a slot"
 _ITL = Column("", "flags", 1, _ITL_HELP, Top(12, "ITL", 3, 10), whole=True)
-_RUNS = Column(help="Its longest-running task; +2: and two others", top=Top(17, "function", 12, 6), whole=True)
+_RUNS = Column(help="Longest-running task; +2: two more are running", top=Top(17, "function", 12, 6), whole=True)
 _RUNS_FOR = Column("", "seconds", 1, "For how long", Top(18, "seconds", 7, 7), whole=True, zero_is_none=True)
 
 
-_HEAT_HELP = "Severity of its worst figure, from 0 to 100"
+_HEAT_HELP = "Severity of the worst figure, from 0 to 100"
 _HEAT = Column("Heat", "heat", 2, _HEAT_HELP, Top(19, "heat", 4, 16, "h"), after="queued")
-_FAILURES_HEAT = Column("Failing", "heat", 3, "Failure rate of its tasks above that of other workers")
-_SLOWNESS_HEAT = Column("Slow", "heat", 3, "Duration of its tasks relative to other workers, per function")
-_MEMORY_HEAT = Column("Memory full", "heat", 3, "Memory use of its machine or container")
+_FAILURES_HEAT = Column("Failing", "heat", 3, "Failure rate in excess of other workers' rate")
+_SLOWNESS_HEAT = Column("Slow", "heat", 3, "Task duration relative to other workers, per function")
+_MEMORY_HEAT = Column("Memory full", "heat", 3, "Memory use of the machine or container")
 _CPU_HEAT = Column("CPU denied", "heat", 3, "Share of time waiting for a CPU because of a quota or the hypervisor")
 _FAULT = Column("What is wrong", "text", 1, "The most serious problem, with its values", Top(20, "wrong", 12, 19))
 
@@ -162,11 +162,11 @@ class WorkerRow(NamedTuple):
     free: Annotated[int, Column("Free", "count", 2, "Slots without a task", Top(7, "free", 5, 4, "f"))] = 0
     queued: Annotated[int, Column("Queued", "count", 1, "Tasks waiting on it", Top(9, "queued", 6, 5, "d"))] = 0
     suspended: Annotated[int, Column("Susp.", "count", 3, "Suspended tasks", Top(10, "suspended", 9, 13))] = 0
-    sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to it so far", Top(8, "sent", 6, 8, "w"))] = 0
+    sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to the worker so far", Top(8, "sent", 6, 8, "w"))] = 0
     agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
     agent_rss_bytes: Annotated[int, _AGENT_RSS] = 0
     latency_seconds: Annotated[float, _LAG] = 0.0
-    clock_seconds: Annotated[float, Column("Clock", "seconds", 3, "Offset of its clock from the scheduler's")] = 0.0
+    clock_seconds: Annotated[float, Column("Clock", "seconds", 3, "Clock offset from the scheduler")] = 0.0
     clock_error_seconds: Annotated[float, _CLOCK_ERROR] = 0.0
     manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(15, "manager", 9, 16))] = ""
     capabilities: Annotated[str, _OFFERS] = ""
@@ -179,7 +179,7 @@ class WorkerRow(NamedTuple):
     memory_mean_bytes: Annotated[int, _WORKER_MEAN] = 0
     failures_heat: Annotated[int | None, _FAILURES_HEAT] = None
     slowness_heat: Annotated[int | None, _SLOWNESS_HEAT] = None
-    lag_heat: Annotated[int | None, Column("Late", "heat", 3, "Its round trip relative to other workers")] = None
+    lag_heat: Annotated[int | None, Column("Late", "heat", 3, "Round trip relative to other workers")] = None
     memory_heat: Annotated[int | None, _MEMORY_HEAT] = None
     cpu_heat: Annotated[int | None, _CPU_HEAT] = None
     disk_heat: Annotated[int | None, Column("Disk full", "heat", 3, "Disk use")] = None
@@ -234,8 +234,8 @@ WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow.
 
 
 _DESIRED = Column("Desired", "count", 1, "Units requested by the scheduler", metric="units_desired")
-_KEPT = Column("Kept", "count", 3, "Units that only its warm capacity keeps", zero_is_none=True)
-_SPENT = Column("Spent", "money", 2, "Spent on its units in this run", metric="spent_total", zero_is_none=True)
+_KEPT = Column("Kept", "count", 3, "Units that run only as warm capacity", zero_is_none=True)
+_SPENT = Column("Spent", "money", 2, "Cost of its units in this run", metric="spent_total", zero_is_none=True)
 
 
 class ManagerRow(NamedTuple):
@@ -246,7 +246,7 @@ class ManagerRow(NamedTuple):
     desired: Annotated[int | None, _DESIRED] = None
     running: Annotated[int, Column("Running", "count")] = 0
     pending: Annotated[int, Column("Pending", "count", help="Units being started")] = 0
-    waiting: Annotated[int, Column("In queue", "count", 2, help="Units being started that wait in a queue")] = 0
+    waiting: Annotated[int, Column("In queue", "count", 2, help="Starting units that wait in a queue")] = 0
     kept: Annotated[int, _KEPT] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
@@ -270,18 +270,18 @@ class ClientRow(NamedTuple):
     tasks: Annotated[int, Column(help="Unfinished calls")] = 0
 
 
-_PROGRESS_HELP = "Finished calls, of all since it was last idle; bar: done, failed, cancelled, running, queued"
+_PROGRESS_HELP = "Finished calls, of all since the function was idle; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
-_LEFT_HELP = "Estimated time until its current calls end"
+_LEFT_HELP = "Estimated time until the current calls end"
 _LEFT = Column("Time left", "seconds", 1, _LEFT_HELP, metric="function_left_seconds", after="name", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
 _P50_HELP = "Median duration of its calls, excluding waits for stored inputs; unknown for chunks"
 _P95_HELP = "95th percentile; nearly exact for similar calls; unknown for chunks"
 _MAX = Column("Max", "seconds", 2, "The longest call; unknown for chunks", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
-_BEFORE_HELP = "p50 about a day ago, or else in its last run; null if unknown"
-_TREND = Column("Trend", "percent", 2, "p50 relative to a day ago, or else to its last run", after="max_seconds")
-_PEAK_HELP = "Highest peak of a processor's memory reached while only its tasks ran; empty if unknown"
+_BEFORE_HELP = "p50 about a day ago, or else in the last run; null if unknown"
+_TREND = Column("Trend", "percent", 2, "p50 relative to a day ago, or else to the last run", after="max_seconds")
+_PEAK_HELP = "Peak memory of a processor while only this function's tasks ran; empty if unknown"
 _MEAN_MEMORY = Column("Mean mem.", "bytes", 3, "Mean memory of a processor with running tasks", zero_is_none=True)
 
 
@@ -296,7 +296,7 @@ class FunctionRow(NamedTuple):
     failed: Annotated[int, Column("Failed", "count", metric="function_tasks_failed_total")] = 0
     cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
     untimed: Annotated[int, Column(help="Ended calls without a duration, such as calls that never ran")] = 0
-    has_chunks: Annotated[bool, Column(help="Some of its tasks are map chunks, which are timed as a whole")] = False
+    has_chunks: Annotated[bool, Column(help="Some tasks are map chunks, which are timed as a whole")] = False
     seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0
     p50_seconds: Annotated[float, Column("p50", "seconds", 2, _P50_HELP, zero_is_none=True)] = 0.0
     p95_seconds: Annotated[float, Column("p95", "seconds", 2, _P95_HELP, zero_is_none=True)] = 0.0
@@ -304,7 +304,7 @@ class FunctionRow(NamedTuple):
     p50_before_seconds: Annotated[float | None, Column(unit="seconds", help=_BEFORE_HELP)] = None
     memory_peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)] = 0
     memory_mean_bytes: Annotated[int, _MEAN_MEMORY] = 0
-    job_ended: Annotated[int, Column(help="Ended calls of its current or last job")] = 0
+    job_ended: Annotated[int, Column(help="Ended calls of the current or last job")] = 0
     job_failed: Annotated[int, Column(help="Failed calls in job_ended")] = 0
     job_cancelled: Annotated[int, Column(help="Cancelled calls in job_ended")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
@@ -331,8 +331,8 @@ class FunctionRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """Queued tasks of one function with equal needs and priority, not assigned to a worker. ready: tasks with
-    complete dependencies. oldest: id of the task that has waited (almost) longest, which `reason` explains."""
+    """Queued tasks of one function with equal needs and priority, not assigned to a worker. ready: tasks with complete
+    dependencies. oldest: id of the task that has waited longest (approximately). reason: why that task waits."""
 
     id: str = ""
     function: Annotated[str, Column("Function")] = ""
@@ -372,7 +372,7 @@ class SchedulerRow(NamedTuple):
     disk_failure: Annotated[
         str, gauge("scheduler_disk_failed", "1 while new tasks are refused or wait because of the disk.", "text")
     ] = ""
-    lag_seconds_max: Annotated[float, gauge("scheduler_lag_seconds_max", "Longest recent delay of the loop.")] = 0.0
+    lag_seconds_max: Annotated[float, gauge("scheduler_lag_seconds_max", "Longest recent loop delay.")] = 0.0
     host: str = ""
     extensions: Annotated[str | None, Column(help="Running extensions, separated by spaces; None: unknown")] = None
 
@@ -399,7 +399,7 @@ class StorageRow(NamedTuple):
     at: Annotated[float, Column("As of", "time", help="Time of these figures; 0: never.", volatile=True)] = 0.0
 
 
-_KEPT_HELP = "Cost per hour of units that only minimum_units, warm_units, and buffer_units keep."
+_KEPT_HELP = "Cost per hour of units that run only because of minimum_units, warm_units, or buffer_units."
 _NEXT = Column("Next limit", help="The period whose limit is reached first at the current cost")
 
 
@@ -482,7 +482,7 @@ class Status(NamedTuple):
     spending: SpendingRow = SpendingRow()
     tasks: TaskCounts = TaskCounts()
     totals: Totals = Totals()
-    without_workers: Annotated[str, Column(help="Why no worker is connected: TITLE: TEXT; empty when one is")] = ""
+    without_workers: Annotated[str, Column(help="Why no worker is connected, as TITLE: TEXT; empty if one is")] = ""
     sent: Mapping[str, int] = {}
     received: Mapping[str, int] = {}
     incarnation: Annotated[int, INTERNAL] = 0

@@ -39,7 +39,7 @@ LIMITS = {"audit": "2000", "logs": "1000", "objects": "20"}
 
 def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]) -> int:
     """Connect, run work, and return the exit code. Raises UnreachableError on timeout, and RefusedError."""
-    # The screen or the exit shows errors. Log lines would interrupt the output.
+    # Errors are shown on the screen or at exit. Log lines would interrupt the output.
     if sys.platform == "win32":
         # The default loop on Windows cannot wait for ZeroMQ's sockets.
         asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
@@ -164,7 +164,7 @@ def split_subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 async def _task_of(connection: MonitorConnection, text: str) -> str:
-    """Return the id of the only match of a search. Raises UsageError that lists several matches."""
+    """Return the id of the only match of a search. Raises UsageError with a list if several tasks match."""
     if TASK_ID.fullmatch(text):
         return text
     found = await connection.find(text)
@@ -235,7 +235,7 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
 
 
 def top(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """Run `scaler_top`. Raises UsageError if a screen is wanted without a terminal."""
+    """Run `scaler_top`. Raises UsageError if the screen is requested without a terminal."""
     parser = flags_parser(program, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
     for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")

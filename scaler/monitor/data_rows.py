@@ -12,8 +12,8 @@ _HIT_RATE = Column("Hit rate", "percent", 2, "Share of gets that were hits; empt
 
 
 class StoreRow(NamedTuple):
-    """A store: the object storage (id 0) or a host's store. Counts cover the time since its start, as far as it is
-    known. hits: gets of objects present in the store; misses: gets that fetched the object."""
+    """A store: the object storage (id 0) or a host's store. Counts begin at the store's start, if known. hits: gets of
+    objects present in the store; misses: gets that fetched the object."""
 
     id: str = ""
     host: Annotated[str, Column("Host", help="Host of the store")] = ""
@@ -59,7 +59,7 @@ class ObjectRow(NamedTuple):
     function: Annotated[str, Column("Function", help="Function that returned it")] = ""
     task: Annotated[str, Column("Task", rank=2, help="Whose result it is")] = ""
     client: Annotated[str, Column("Client", rank=3, help="Client that owns it")] = ""
-    holders: Annotated[str, Column("Held by", help="Hosts whose stores hold it, or the object storage")] = ""
+    holders: Annotated[str, Column("Held by", help="Hosts whose stores hold the object, or the object storage")] = ""
 
 
 _LATENCY = Column("Round trip", "seconds", 1, "Round trip to the scheduler", zero_is_none=True)
@@ -87,13 +87,13 @@ class NetworkRow(NamedTuple):
     """Whether the network or the cluster delays tasks. cause: none, scheduler, storage, network, or distance."""
 
     cause: str = ""
-    text: Annotated[str, Column(help="Includes the figures behind it")] = ""
+    text: Annotated[str, Column(help="Explanation with figures")] = ""
 
 
 _PROGRESS_HELP = "Finished items out of all; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="client", volatile=True)
 _CALL = "Client method; submit: all single submits of a function, tag: all tasks with a tag"
-_LEFT = Column("Time left", "seconds", 1, "Estimated time until it ends", after="client", volatile=True)
+_LEFT = Column("Time left", "seconds", 1, "Estimated time until the call ends", after="client", volatile=True)
 LEFT_ERROR = Column(unit="seconds", help="Uncertainty of the estimate", volatile=True)
 _RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_is_none=True)
 
@@ -121,9 +121,9 @@ class CallRow(NamedTuple):
     p50_seconds: Annotated[float, INTERNAL] = 0.0
     p95_seconds: Annotated[float, INTERNAL] = 0.0
     max_seconds: Annotated[float, INTERNAL] = 0.0
-    reason: Annotated[str, Column("Why it waits", help="Why its oldest waiting task waits")] = ""
+    reason: Annotated[str, Column("Why it waits", help="Why the oldest waiting task waits")] = ""
     oldest: Annotated[str, Column(help="The affected task")] = ""
-    job_ended: Annotated[int, Column(help="Ended items; for single submits, since it was last idle")] = 0
+    job_ended: Annotated[int, Column(help="Ended items; for single submits, since the function was last idle")] = 0
     job_failed: Annotated[int, Column(help="Failed items in job_ended")] = 0
     job_cancelled: Annotated[int, Column(help="Cancelled items in job_ended")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0

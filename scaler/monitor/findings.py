@@ -22,7 +22,7 @@ LEAST_STATES = 10
 MAX_TASKS_READ = 2_000
 """Number of most recent tasks read, which takes a few milliseconds."""
 BUSY_SHARE = 0.9
-"""Share of all slots. With fewer in use, the number of slots is not the limit."""
+"""Share of busy slots below which the number of slots is not the bottleneck."""
 SHORT_SECONDS = 0.002
 """A fifth of the target duration of a chunk in `map`. Only an explicit chunk_size yields chunks this short."""
 CHUNK_SECONDS = 0.01
@@ -105,7 +105,7 @@ class _Window:
 
 
 def findings(model: Model) -> list[FindingRow]:
-    """Return at most `MAX_FINDINGS` findings, the most costly first. Empty without proof."""
+    """Return at most `MAX_FINDINGS` findings, the most costly first. Empty without evidence."""
     states = list(model.recent)
     if len(states) < LEAST_STATES or states[-1].at - states[0].at < LEAST_SECONDS:
         return []

@@ -67,7 +67,7 @@ class ReadFailure(Inquiry):
 class FailedTask(Reply):
     task: f.Id
     functions: Functions  # the task's function and serializer
-    runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
+    runs: list[RunGroup]  # one group with only this task; empty if the task cannot be replayed
     text: str = ""  # why it cannot run again, display text
 
 

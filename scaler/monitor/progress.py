@@ -21,7 +21,7 @@ STALL_SECONDS = 10.0
 """Time without an ended task after which the rate is unknown, if it also exceeds twice the longest task. Without a
 queue, the p95 of the durations replaces twice the longest task, because the last tasks are unusual by then."""
 MANY_RUNNING = 20
-"""With this many running tasks, the last one takes longer than nineteen of twenty tasks."""
+"""Number of running tasks above which the last one is expected to exceed the 95th percentile."""
 
 Row = TypeVar("Row", FunctionRow, CallRow)
 Point = tuple[float, int]

@@ -19,7 +19,7 @@ Document = Mapping[str, Any]
 View = dict[str, Any]
 
 MAX_NUMBER = 1e30
-"""Larger numbers are not valid figures for a machine."""
+"""Larger numbers are invalid."""
 DIGITS = 3
 """Decimals of volatile numbers in views."""
 

@@ -38,9 +38,9 @@ _T = TypeVar("_T")
 class StorageClient:
     """Puts and gets objects. Belongs to the running loop; calls survive lost connections and storage restarts.
 
-    peer: id that is unique among the connections of this storage. The storage may start later. Calls fail with
-    ObjectLostError (missing, released, or the storage is gone), LimitError (full or too large), UnreachableError (no
-    storage to put to), or RefusedError (this peer is rejected)."""
+    peer: id that is unique among the connections of this storage. The storage may start after the client. Calls fail
+    with ObjectLostError (missing, released, or the storage is gone), LimitError (full or too large), UnreachableError
+    (no storage to put to), or RefusedError (this peer is rejected)."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class StorageClient:
         self._connector = SocketConnector(address, Server.OBJECT_STORAGE, access, hello, self._on_events, peer=peer)
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:
-        """Put an object; its parts must not change before the future completes. Results in the memory shared with
+        """Put an object, whose parts must not change before the future completes. The result is the memory shared with
         the storage, or None. Raises LimitError for too many parts or calls."""
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
@@ -166,7 +166,7 @@ class StorageClient:
 def _with_parts(event: ConnectorEvent) -> ConnectorEvent:
     match event:
         case Received(peer, StorageReply(shared=True) as reply, _, [descriptor]):
-            # Invalid memory or no address space: the frames fail where they are used.
+            # With invalid memory, or without address space, the frames fail where they are used.
             with contextlib.suppress(ValueError, OSError):
                 return Received(peer, reply, SharedMemory(descriptor, reply.parts).parts())
     return event

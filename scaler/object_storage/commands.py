@@ -114,7 +114,7 @@ StorageInput = (
     | SchedulerOpened
     | WrittenToBackend
 )
-"""A message: from the scheduler of a host's store."""
+"""Inputs of the core. A message comes from the scheduler, for a host's store."""
 StorageCommand = (
     SendToPeer
     | SendToScheduler
@@ -126,4 +126,4 @@ StorageCommand = (
     | SpillBodies
     | ChunkRun
 )
-"""Get a run's chunks; answered by RunCame, RunFailed, or FetchFailed."""
+"""Commands of the core. `ChunkRun`: get its chunks; answered by RunCame, RunFailed, or FetchFailed."""

@@ -54,7 +54,7 @@ LOST = "its only copy was lost with host {}"
 NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
-"""Bounds of the polling interval for readers with unacknowledged bytes, as there are no events for acknowledgements."""
+"""Bounds of the polling interval for readers with unacknowledged bytes, because acknowledgements cause no events."""
 
 
 @dataclass(slots=True, eq=False)
@@ -205,7 +205,7 @@ class StorageCore:
                 self._scheduler_opened(0)
             case c.WrittenToBackend(rows):
                 self.exchange.written(rows)
-                if not self._is_durable:  # the disk keeps only objects that are in memory
+                if not self._is_durable:  # dropping such a copy would also remove the object from disk
                     self._copies.update((each, None) for each, _ in rows if self.objects.body(each) is not None)
             case c.RunCame(run, size_bytes):
                 if self.exchange.is_active(run) and self.exchange.came(run, size_bytes):

@@ -36,12 +36,12 @@ from scaler.paths import sync_directory
 MIN_FILE_BYTES = 1024 * 1024
 """Objects of at least this size get separate files."""
 LEFT_BYTES = 2 * SEGMENT_BYTES
-"""Free space left for the journals on the same disk. Releasing objects writes to them, even when the disk is full."""
+"""Disk space reserved for the journals, because even a release of objects is written there."""
 LEFT_PART = 8
-"""Divisor of a small disk's size that limits LEFT_BYTES."""
+"""On a small disk, LEFT_BYTES is at most the disk's size divided by this number."""
 CLOSE_SECONDS = 5.0
 REFUSED_SECONDS = 10.0
-"""Time after the last refusal of a large object during which the disk counts as full. Producers retry sooner."""
+"""Seconds for which the disk counts as full after refusing a large object. Producers retry sooner."""
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
 _CONTENT = 2
@@ -121,10 +121,10 @@ class ObjectJournal:
         self._file_bytes = 0
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers retry their puts forever
         self._refused = "", -math.inf
-        """Why and when a large object was last refused; "" once a large object has been stored."""
+        """Why and when a large object was last refused. The reason is "" once a large object has been stored."""
         self._left_bytes = 0
         self._writing: dict[bytes, _Writing] = {}
-        """Objects neither synced nor released yet."""
+        """Objects that are neither synced nor released."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
         """Objects with a written record, by record number."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Reports between one store and the scheduler: objects that are here, and objects being fetched. Pure.
+"""Reports between one store and the scheduler about objects held and objects being fetched. Pure.
 
 A missing object is fetched from other stores, in runs of chunks that the scheduler assigns. Invariant: each run is
 answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has ended."""
@@ -30,7 +30,7 @@ from scaler.protocol.messages import Message, split
 MAX_ROWS_PER_MESSAGE = 10_000
 """Keeps messages to the scheduler within the size of a control message."""
 REPORT_SECONDS = 0.1
-"""Reports of put objects wait for this long while no other store needs them."""
+"""Maximum delay of reports of put objects while no other store needs them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +48,8 @@ class ChunkRun:
 
 @dataclass(slots=True, eq=False)
 class WantedObject:
-    """An object that is fetched. have: bitmap of received chunks, which are in `memory`, or of a small object in
-    `small`. kept_bytes: size of an object that is fetched even without readers and then kept like a put one."""
+    """An object being fetched. have: bitmap of received chunks, stored in `memory`, or in `small` for a small object.
+    kept_bytes: size of an object that is fetched even without readers and then kept like a put object."""
 
     size_bytes: int = 0
     have: int = 0
@@ -161,7 +161,7 @@ class Exchange:
         self._unwanted.append((object_id,))
 
     def assigned(self, message: FetchChunks) -> list[ChunkRun]:
-        """Return the runs to get. Runs of ended fetches are ignored: the ends were reported."""
+        """Return the runs to get. Ignores runs of ended fetches, because their ends were reported."""
         runs = []
         for row in zip(message.ids, message.sizes, message.firsts, message.counts, message.sources, strict=True):
             run = ChunkRun(*row)

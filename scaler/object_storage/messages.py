@@ -13,8 +13,8 @@ from scaler.protocol.messages import OBJECT_PEERS, STORAGE_PEERS, STORE, IdList,
 
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
-    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. If there
-    are none, and the object is not shared, offset 0 only asks for space."""
+    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
+    attachments, an unshared message with offset 0 only asks for space."""
 
     request: f.Count64  # chosen by the sender, repeated by the reply
     id: f.Id
@@ -29,7 +29,7 @@ class GetObject(Message):
 
     request: f.Count64
     id: f.Id
-    deadline_seconds: f.Seconds  # not used
+    deadline_seconds: f.Seconds  # unused
     shared: bool = False  # the sender accepts a descriptor of shared memory
     offset: f.Count64 = 0  # first requested byte
     size: f.Count64 = 0  # number of bytes; 0: everything from offset on
@@ -128,9 +128,9 @@ class FetchesFailed(Message):
 
 @message(76, to_scheduler=(STORE,), sequenced=False)
 class StoreReport(Message):
-    """Heartbeat of a store, with its figures. Counts cover the time since its start."""
+    """Heartbeat and figures of a store. Counts begin when the store starts."""
 
-    sent_at: f.Clock  # comes back in HeartbeatEcho
+    sent_at: f.Clock  # returned in HeartbeatEcho
     objects: f.Count64
     used_bytes: f.Count64  # memory for objects
     spilled_bytes: f.Count64
@@ -196,8 +196,8 @@ class UseBackend(Message):
 
 @message(83, to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
-    """Names objects of which the object storage must keep copies. Copies that it already has are named in
-    ObjectsHeld. It fetches missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space."""
+    """Names objects that the object storage must copy. It names objects that it already has in ObjectsHeld. It fetches
+    missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space."""
 
     ids: f.Ids
     sizes: f.Sizes  # 0: unknown

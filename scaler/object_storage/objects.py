@@ -103,7 +103,7 @@ class StorageTable:
         return body
 
     def read(self, object_id: bytes) -> Body | None:
-        """Like `body`, and marks the body as used."""
+        """Like `body`, but also marks the body as used."""
         body = self.body(object_id)
         if body is not None:
             self.spilling.use(body)

@@ -34,7 +34,7 @@ Outcome = list[memoryview] | ByteRange | ScalerError | None
 @dataclass(slots=True, eq=False)
 class PutCall:
     """Put an object. The parts must not change until the call ends. memory: copy that the storage may share. sizes:
-    of parts that follow in a later call. Without parts, the call only reserves space."""
+    sizes of parts that follow in a later call. Without parts, the call only reserves space."""
 
     id: bytes
     parts: list[memoryview]
@@ -242,7 +242,7 @@ class Requests:
         if reply.result is not StorageResult.OK:
             self._end(get, _error(get.id, reply))
         elif reply.shared and not attachments:
-            # The descriptor was lost with a connection, or mapping it failed.
+            # The descriptor was lost with a connection, or could not be mapped.
             get.uses_frames = True
             self._begin(get)
         else:
@@ -266,7 +266,7 @@ def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
         error = LimitError(f"the object storage rejects object {shown}: {reply.text}")
         error.may_pass = reply.result is StorageResult.UNWRITABLE
         return error
-    return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")
+    return ProtocolError(f"the object storage rejects the request for object {shown} as invalid: {reply.text}")
 
 
 def _lost(object_id: bytes, text: str) -> ObjectLostError:

@@ -16,7 +16,7 @@ from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
-"""Maximum unacknowledged bytes per reader. Limits the memory of released objects that a slow reader keeps alive."""
+"""Maximum unacknowledged bytes per reader. Limits how much memory of released objects a slow reader keeps alive."""
 
 
 @dataclass(slots=True, eq=False)

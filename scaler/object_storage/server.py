@@ -213,7 +213,7 @@ class StorageServer:
 
     def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
         if hello.details is not None or hello.role is m.Role.MONITOR:
-            # Peers with role details mistake this for the scheduler, whose port is adjacent.
+            # Peers that send role details expect the scheduler, whose port is adjacent.
             text = f"this is an object storage's address; {hello.role}s connect to the scheduler's"
             return m.Refused(m.RefusalReason.ROLE, text)
         refused = check_versions(hello)

@@ -142,7 +142,7 @@ class Transfers:
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, self._loop.time() + LOOK_SECONDS)
 
     def _look(self, due_at: float) -> None:
-        """Give up stores that owe a reply and were silent for SOURCE_SECONDS, which a connection does not reveal."""
+        """Give up on stores that owe a reply and were silent for SOURCE_SECONDS, although still connected."""
         now = self._loop.time()
         stood_still = now - due_at > LOOK_SECONDS  # this process stalled, so received data may still be unread
         asked = {run.source for run in self._runs()} & self._sources.keys() - {OBJECT_STORAGE}

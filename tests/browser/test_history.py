@@ -63,7 +63,7 @@ def test_history_has_charts_runs_decisions_incidents_failures_and_functions(told
     runs = page.get_by_role("region", name="Runs and decisions")
     runs.get_by_text("scheduler ended").wait_for()
     assert "412 tasks wait for" in runs.inner_text()
-    assert "no heartbeat for 60 s" in page.get_by_role("region", name="Incidents, workers and managers").inner_text()
+    assert "no heartbeat for 60 s" in page.get_by_role("region", name="Incidents, workers, and managers").inner_text()
     failures = page.get_by_role("table", name="Failures in this period").locator("tbody tr")
     assert "no curve for XYZ" in failures.first.inner_text()
     functions = page.get_by_role("table", name="Functions in this period").locator("tbody tr")

@@ -15,7 +15,7 @@ from tests.unit.monitor.web_rig import status
 from tests.unit.scheduler.test_outlook import SENTENCES, no_manager, scaled_to_zero
 from tests.unit.scheduler.test_status import encoded
 
-LISTENS = re.compile(r"Live|Nothing new for \d+ s")
+LISTENS = re.compile(r"Live|No updates for \d+ s")
 """The content of a page that receives events, even if its cluster is paused."""
 SMOOTH_SECONDS = 0.05
 """CPU time per frame, which is independent of other programs on a busy machine."""
@@ -93,7 +93,7 @@ def test_page_reports_a_lost_server_and_resumes(server: WebServer, windows: Wind
     server.step(cluster)
     page.get_by_role("link", name="node-001").wait_for(state="detached")
     page.locator("#state", has_text="Live").wait_for()
-    assert page.locator("#announce").inner_text() == "Connected again"
+    assert page.locator("#announce").inner_text() == "Reconnected"
     assert page.locator("#banner").is_hidden()
 
 
@@ -160,7 +160,7 @@ def test_paused_page_catches_up_later(server: WebServer, windows: Windows) -> No
     server.step(cluster)
     page.evaluate("() => new Promise(done => setTimeout(done, 600))")  # twice the usual delay of updates
     assert first.inner_text() == before
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     page.wait_for_function("before => document.querySelector('main tbody th').innerText !== before", arg=before)
 
 

@@ -41,8 +41,8 @@ def test_frames_are_selected_and_zoomed_by_keys(server: WebServer, windows: Wind
     canvas.focus()
     for key, said in (
         ("ArrowDown", "all samples · 100 % of the time, 4.00 s"),
-        ("ArrowDown", "price_swaption (book.py:41) · 100 % of the time, 4.00 s · in itself 0 %, 0 s"),
-        ("ArrowDown", "price (model.py:87) · 90 % of the time, 3.60 s · in itself 25 %, 1.00 s"),
+        ("ArrowDown", "price_swaption (book.py:41) · 100 % of the time, 4.00 s · own time 0 %, 0 s"),
+        ("ArrowDown", "price (model.py:87) · 90 % of the time, 3.60 s · own time 25 %, 1.00 s"),
         ("ArrowLeft", "curve (market.py:12) · 10 % of the time, 400 ms"),
         ("ArrowRight", "price (model.py:87)"),
         ("ArrowUp", "price_swaption (book.py:41)"),
@@ -92,7 +92,7 @@ def test_from_now_on_shows_only_later_entries(server: WebServer, windows: Window
 
 def test_running_tasks_workers_and_functions_link_to_flame_graphs(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/clients")
-    page.get_by_role("link", name="Where their time goes").click()
+    page.get_by_role("link", name="Profiles").click()
     page.get_by_role("link", name="price_swaption").click()
     page.get_by_role("heading", name="Profile of price_swaption").wait_for()
     page.goto(f"{server.url}/#/worker/{1:032x}")

@@ -28,7 +28,7 @@ def test_notices_a_scheduler_that_restarts(ports: ReservedPorts, windows: Window
             page.locator("#state", has_text="Live").wait_for()
             scheduler.process.send_signal(signal.SIGSTOP)
             try:
-                page.locator("#state", has_text=re.compile("Nothing new for [2-4] s")).wait_for()
+                page.locator("#state", has_text=re.compile("No updates for [2-4] s")).wait_for()
             finally:
                 scheduler.process.send_signal(signal.SIGCONT)
             page.locator("#state", has_text="Live").wait_for()

@@ -109,7 +109,7 @@ def test_host_with_a_different_disk_is_unreachable_and_loses_no_objects(tmp_path
         await soon(lambda: it.written == [object_id])
         (tmp_path / "other").mkdir()
         client = BackendClient((tmp_path / "other" / it.run.name).as_uri(), it.run.key)
-        with pytest.raises(UnreachableError, match="finds nothing of this run"):
+        with pytest.raises(UnreachableError, match="finds no data of this run"):
             await client.get_chunk(object_id, SIZE, 0)
         client.close()
 

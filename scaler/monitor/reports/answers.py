@@ -38,7 +38,7 @@ BUSY = "too many unanswered questions from this {}: retry later"
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A peer that asks. client: its identity limits the answers. is_here: whether the listener still knows the peer."""
+    """A peer that asks questions. client: identity that limits answers. is_here: the listener knows the peer."""
 
     client: ClientRecord
     listener: Listener

@@ -33,7 +33,7 @@ FLOOD_ROWS = 200
 MAX_RUNNING_ROWS = 500
 MAX_PAST_TASKS = 1_000
 MAX_NOTES = 500
-"""Decisions, and incidents, for the tables of these names."""
+"""Maximum decisions, and maximum incidents, in the tables of these names."""
 MAX_SHOWN = 10_000
 """Maximum live tasks that monitors show and whose ends must be reported; equal to a monitor's capacity."""
 TASKS_BYTES = 640 * 1024

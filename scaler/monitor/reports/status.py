@@ -31,11 +31,11 @@ from scaler.scheduler.tables import table
 VERSION = 1
 MAX_ROWS = 500
 MAX_WAITING_ROWS = 100
-"""Kinds of waiting tasks that are listed, oldest first."""
+"""Maximum groups of waiting tasks in the list, oldest first."""
 MAX_REASON = 500
 """Characters of the reason for waiting."""
 MAX_SEARCHED = 1_000
-"""Oldest tasks of a client that are searched for the oldest waiting one."""
+"""Number of a client's oldest tasks that are searched for its oldest waiting task."""
 MAX_PROCESSORS_LISTED = 16
 OTHERS = "(of another key)"
 """Replaces the function of a task that the reader may not see."""
@@ -51,7 +51,7 @@ Kind = tuple[str, Needs, int]
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """Status that the core does not have. at: Unix seconds.
+    """The part of a status that does not come from the core. at: Unix seconds.
 
     sent, received: numbers of messages by type. figures: returns the figures of a peer's connection.
     """

@@ -93,7 +93,7 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
         formats.safe(status.without_workers) or f"Total {counted(workers, 'worker')}, {counted(total.slots, 'slot')}",
         f"{total.draining:,} ending" if total.draining else "",
         f"{total.disconnected:,} out of contact" if total.disconnected else "",
-        f"listed are {listed:,}, in trouble first, then the busiest" if listed < workers else "",
+        f"showing {listed:,}, troubled workers first, then the busiest" if listed < workers else "",
         f"{matching:,} with {formats.safe(wanted)!r}" if wanted else "",
     ]
     return "; ".join(filter(None, parts))
@@ -261,11 +261,11 @@ Keys                                            escape or ? closes this page
   /       only workers with a text in their name, manager, capabilities, function
   t       waiting tasks, and why they wait; there / searches all tasks
   u       units of the worker managers: state, reason, and cost
-  b       the bytes that hosts store, and what moves between them
+  b       data on hosts, and transfers between them
 {_ASKED}
-  space   freeze the screen; again: go on
+  space   freeze the screen; again: resume
   enter   a worker's processors and tasks; there e explains a task,
-          o shows its output, p which code takes its time
+          o shows its output, p shows which code is slow
   arrows, page up and down, home, end     move
   q       quit
 

@@ -106,7 +106,7 @@ def load_token(path: str | None, token: str = "", own: str = TOKEN_FILE) -> tupl
 
 
 async def keep_token(token: str, own: str = TOKEN_FILE) -> None:
-    """Recreate this user's own token file whenever a cleaner has removed it. Runs until cancelled."""
+    """Recreate this user's own token file whenever a cleaner removes it. Runs until cancelled."""
     while True:
         await asyncio.sleep(KEEP_SECONDS)
         with contextlib.suppress(UsageError, OSError):  # the next call retries

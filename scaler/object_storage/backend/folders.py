@@ -202,7 +202,7 @@ class FilesystemFolder:
                 with suppress(FileNotFoundError):
                     self._files.rm_file(f"{self._root}/{name}")
             for folder in {name.rpartition("/")[0] for name in names}:
-                with suppress(Exception):  # not empty, or the filesystem has no real folders
+                with suppress(Exception):  # a folder that is not empty, or a filesystem without folders
                     self._files.rmdir(f"{self._root}/{folder}".rstrip("/"))
 
     def folders(self) -> list[str]:

@@ -111,7 +111,7 @@ class BackendClient:
         try:
             await self._in_thread(partial(folder.read, ALIVE, 0))
         except ObjectLostError:
-            text = f"this host finds nothing of this run at {self._url}: is it the same filesystem or bucket here?"
+            text = f"this host finds no data of this run at {self._url}: is this the same filesystem or bucket?"
             raise UnreachableError(text) from None
 
 
@@ -121,10 +121,10 @@ RETRY_SECONDS = 15.0
 ALIVE_SECONDS = 300.0
 """Interval of heartbeats and of the search for stale runs."""
 STALE_SECONDS = 3600.0
-"""Age of the last heartbeat from which a run counts as ended. Must exceed clock differences between hosts."""
+"""A run whose last heartbeat is older than this has ended. Must exceed clock differences between hosts."""
 DELETES_AT_ONCE = 1000
 END_SECONDS = 10.0
-"""Maximum time to remove the folder at the end of a run; the next run removes the rest."""
+"""Maximum time for removing the folder at the end of a run. The next run removes the rest."""
 _FOLDER = re.compile(r"run-[0-9a-f]{32}")
 _log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class BackendRun:
             try:
                 await self._client.delete(batch)
             except ScalerError as error:
-                self._left.add(f"forgotten objects stay in the backend until its run ends: {error}")
+                self._left.add(f"released objects stay in the backend until the run ends: {error}")
         self._deleting = None
 
     def _say_alive(self) -> None:
@@ -239,7 +239,7 @@ class BackendRun:
                 await asyncio.to_thread(self._say_alive)
                 await asyncio.to_thread(remove_stale, self._root, self.name, time.time())
             except ScalerError as error:
-                self._left.add(f"the backend cannot be tidied up: {error}")
+                self._left.add(f"stale runs cannot be removed from the backend: {error}")
             await asyncio.sleep(ALIVE_SECONDS)
 
     async def end(self) -> None:

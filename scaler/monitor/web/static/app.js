@@ -134,12 +134,12 @@ function drawState() {
   const held = paused && (state === "live" || state === "late");
   const lastUpdate = store.age();
   const since = lastUpdate === null ? "" : `, last update ${age(lastUpdate)} ago`;
-  const texts = { connecting: "Connecting", live: "Live", late: `Nothing new for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
+  const texts = { connecting: "Connecting", live: "Live", late: `No updates for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
   at("state").dataset.state = held ? "paused" : state;
   setText(at("state-text"), held ? "Paused" : texts[state]);
   document.body.classList.toggle("stale", ["late", "lost", "away"].includes(state));
   if (state !== saidState) {
-    if (saidState !== "connecting" || state !== "live") announce({ live: "Connected again", late: "The scheduler sends nothing", away: "No scheduler answers", lost: "Connection lost", connecting: "Connecting" }[state]);
+    if (saidState !== "connecting" || state !== "live") announce({ live: "Reconnected", late: "The scheduler sends no updates", away: "No scheduler answers", lost: "Connection lost", connecting: "Connecting" }[state]);
     saidState = state;
   }
   if (store.restarted !== restarted) {
@@ -165,9 +165,9 @@ function drawBanner(state) {
   if (state === "lost") fill(at("banner"), h("p", {}, h("b", {}, "✕ Connection lost."), " The web server does not answer. This page shows the last known state and reconnects automatically."));
   else if (state === "away") {
     const said = trouble || "the scheduler does not answer";
-    fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), "The page continues as soon as it does."),
-      store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
-  } else fill(at("banner"), disks.map((text) => h("p", {}, h("b", {}, "✕ A disk takes nothing new. "), text)), open !== "" && h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: any process that can connect can run code on its workers and read all data, and nothing is encrypted."));
+    fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), "This page resumes once the scheduler answers."),
+      store.status === null && [h("p", {}, "To start a scheduler, run:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
+  } else fill(at("banner"), disks.map((text) => h("p", {}, h("b", {}, "✕ A disk rejects new data. "), text)), open !== "" && h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: any process that can connect can run code on its workers and read all data, and nothing is encrypted."));
 }
 
 function announce(text) {
@@ -177,7 +177,7 @@ function announce(text) {
 function pause() {
   paused = !paused;
   at("pause").setAttribute("aria-pressed", String(paused));
-  setText(at("pause"), paused ? "Go on" : "Pause");
+  setText(at("pause"), paused ? "Resume" : "Pause");
   announce(paused ? "Updates paused" : "Updates resumed");
   drawState();
   if (!paused) page?.update(["all"]);

@@ -19,7 +19,7 @@ const CLIENTS = columns("clients", {
 });
 const FUNCTIONS = columns("functions", {
   name: { class: "name", show: (row) => named(row.name, { function: row.name }) },
-  max_seconds: { then: [{ title: "Profile", rank: 2, show: (row) => profileOf({ function: row.name }, `Where ${row.name} spends its time`) }] },
+  max_seconds: { then: [{ title: "Profile", rank: 2, show: (row) => profileOf({ function: row.name }, `Profile of ${row.name}`) }] },
   failed: FAILED,
   progress_percent: { class: "progress", show: progress, draw: drawProgress },
   left_seconds: { show: left },
@@ -43,14 +43,14 @@ export function clients(store) {
   const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [TOTAL, -1], empty: noFunctions });
   const added = addedPanels(store, "clients");
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
-    panel("Clients", {}, clientTable.element), panel("Functions", { extra: h("a", { href: href(["profile"]) }, "Where their time goes") }, functionTable.element),
+    panel("Clients", {}, clientTable.element), panel("Functions", { extra: h("a", { href: href(["profile"]) }, "Profiles") }, functionTable.element),
     ...added.elements);
 
   function update(what) {
     const all = what.includes("all");
     if (all || what.includes("clients")) {
       const rows = store.rows("clients");
-      if (rows.length === 0) fill(noClients, [h("h3", {}, "No clients now"), ...noTasks(store).slice(1)]);
+      if (rows.length === 0) fill(noClients, [h("h3", {}, "No clients"), ...noTasks(store).slice(1)]);
       clientTable.update(rows);
     }
     if (all || what.includes("functions")) {

@@ -8,8 +8,8 @@ import { barsOf, frameAt, pathOf } from "./stacks.js";
 const ROW = 21;
 const COLOURS = 8;
 const LEAST_PIXELS = 1;
-const KEYS = "Arrow keys: down to what a frame calls, up to its caller, left and right to its neighbors. Enter zooms in, Escape shows everything.";
-const START = "Point at a frame, or use the arrow keys. A click or Enter zooms in, Escape shows everything.";
+const KEYS = "Arrow keys move down to a callee, up to the caller, and left and right to neighbors. Enter zooms in, and Escape zooms out.";
+const START = "Point at a frame, or use the arrow keys. Click or press Enter to zoom in, and Escape to zoom out.";
 
 /** A canvas with the frames of a tree, and a line about the chosen frame. name: of the profiled function or task. */
 export function flame(name) {
@@ -81,7 +81,7 @@ export function flame(name) {
   }
 
   const labelOf = (each) => (each === root ? "all samples" : each.name);
-  const tell = (each) => setText(details, `${labelOf(each)} · ${percent(100 * each.us / (root.us || 1))} of the time, ${span(each.us / 1e6)} · in itself ${percent(100 * each.own / (root.us || 1))}, ${span(each.own / 1e6)}`);
+  const tell = (each) => setText(details, `${labelOf(each)} · ${percent(100 * each.us / (root.us || 1))} of the time, ${span(each.us / 1e6)} · own time ${percent(100 * each.own / (root.us || 1))}, ${span(each.own / 1e6)}`);
 
   function choose(each) {
     if (!each) return;

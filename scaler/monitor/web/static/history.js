@@ -35,14 +35,14 @@ export function history(store, place) {
   const picked = (then) => { location.hash = href(["history"], { range, at: Math.floor(then) }); };
   const charts = FIGURES.map(([title, lines, show]) => chart(title, lines, show, { picked, isWhole: true }));
   const ranges = choice("Time shown", RANGES, range, (value) => { location.hash = href(["history"], { range: value, at }); });
-  const said = h("p", { class: "muted", role: "status" }, "Asking the scheduler.");
+  const said = h("p", { class: "muted", role: "status" }, "Waiting for the scheduler.");
   const trouble = h("p", { class: "bad", hidden: true });
   const decisions = h("ol", { class: "notes" });
   const incidents = h("ol", { class: "notes" });
   const failureTable = table("Failures in this period", FAILURES, (row) => `${row.function} ${row.text}`, { empty: nothing("No task failed in this period", "Failures are counted by function and text.") });
   const times = table("Functions in this period", TIMES, (row) => row.function, { empty: nothing("No tasks ended in this period", "Functions appear once their tasks end.") });
   const body = h("div", { class: "page", hidden: true }, h("div", { class: "grid charts" }, charts.map((each) => each.element)),
-    h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers and managers", {}, incidents)),
+    h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers, and managers", {}, incidents)),
     panel("Failures", {}, failureTable.element), panel("Functions", {}, times.element));
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools" },
     h("button", { type: "button", on: { click: () => move(-1) } }, "Earlier"), h("button", { type: "button", on: { click: () => move(1) } }, "Later"), ranges)), said, trouble, body);
@@ -86,14 +86,14 @@ export function history(store, place) {
   function draw(found) {
     trouble.hidden = true;
     body.hidden = false;
-    const left = found.left_out ? ` ${counted(found.left_out, "further event")} left out.` : "";
+    const left = found.left_out ? ` ${counted(found.left_out, "event")} omitted.` : "";
     const from = found.oldest > found.since ? ` The history begins at ${moment(found.oldest)}.` : "";
     const thin = found.points.some((point) => point.seconds > 90) ? "Each point covers several minutes: the line shows the maximum, and the dashed line the minimum." : "";
-    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart moves to that time.`);
+    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} Click a chart to move to that time.`);
     const shown = columnsOf(found.points, FIGURES.flatMap(([, lines]) => lines.map((line) => line.name)));
     for (const each of charts) each.update(shown, found.since, found.until, marksOf(found.events, at));
-    list(decisions, found.events.filter(isDecision), "Nothing was decided", "Scheduler starts and stops, and decisions of the scaling policy.");
-    list(incidents, folded(found.events.filter((event) => !isDecision(event))), "Nothing went wrong", "Lost workers, retried tasks, and peers that joined and left.");
+    list(decisions, found.events.filter(isDecision), "No decisions", "Scheduler starts and stops, and decisions of the scaling policy.");
+    list(incidents, folded(found.events.filter((event) => !isDecision(event))), "No incidents", "Lost workers, retried tasks, and peers that joined and left.");
     failureTable.update(found.failures);
     times.update(found.functions);
   }
@@ -117,7 +117,7 @@ export function history(store, place) {
 
   function list(into, events, title, text) {
     fill(into, events.length === 0 ? h("li", { class: "empty" }, nothing(title, text)) : events.slice(-NEWEST).reverse().map(eventLine),
-      events.length > NEWEST && h("li", { class: "empty" }, `and ${counted(events.length - NEWEST, "earlier one")}`));
+      events.length > NEWEST && h("li", { class: "empty" }, `and ${counted(events.length - NEWEST, "earlier event")}`));
   }
 
   function show(seconds) {

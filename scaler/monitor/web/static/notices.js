@@ -10,7 +10,7 @@ export function schedulerAddress(store) {
 
 /** The scheduler's sentence about a cluster without workers, with instructions if nothing can start workers. */
 export function noWorkers(store) {
-  const text = store.status?.without_workers || "No workers: none is listed";
+  const text = store.status?.without_workers || "No workers: no worker is listed";
   const end = text.indexOf(": ");
   const notice = nothing(text.slice(0, end), `${text[end + 2].toUpperCase()}${text.slice(end + 3)}.`);
   if (store.status?.totals.managers) return notice;
@@ -31,7 +31,7 @@ export function noTasks(store) {
   ];
 }
 
-/** How to debug a failed task. */
+/** Instructions for debugging a failed task. */
 export function replay(id) {
   return panel("Replay", {}, h("p", {}, "In your own process, with the same arguments, from Python:"), code(`client.replay("${id}", pdb=True)`));
 }

@@ -85,7 +85,7 @@ export function overview(store) {
     const { tasks, totals, scheduler, storage } = status;
     tell("rate", short(status.tasks_per_second), status.failed_per_second > 0 ? `${short(status.failed_per_second)} failed/s` : "");
     tell("running", count(tasks.running), totals.slots ? `of ${counted(totals.slots, "slot")}` : "");
-    tell("queued", count(tasks.queued), tasks.waiting ? `${count(tasks.waiting)} waiting for others` : "");
+    tell("queued", count(tasks.queued), tasks.waiting ? `${count(tasks.waiting)} waiting for inputs` : "");
     tell("done", count(tasks.ended.done ?? 0), tasks.ended.cancelled ? `${count(tasks.ended.cancelled)} cancelled` : "");
     tell("failed", count(tasks.failed_total));
     figures.failed.value.classList.toggle("bad", tasks.failed_total > 0);
@@ -106,7 +106,7 @@ export function overview(store) {
     const total = NOW.reduce((sum, state) => sum + now[state], 0);
     NOW.forEach((state, place) => { bar.children[place].style.flexGrow = total ? String(now[state] / total) : "0"; });
     bar.hidden = total === 0;
-    const labels = { assigned: "sent to a worker", ready: "ready to run", waiting: "waiting for others" };
+    const labels = { assigned: "sent to a worker", ready: "ready to run", waiting: "waiting for inputs" };
     fill(nowList, NOW.map((state) => countLine(h("i", { class: `swatch part-${state}`, "aria-hidden": "true" }), labels[state] ?? state, now[state])));
     const ended = Object.entries(tasks.ended).filter(([, number]) => number > 0).sort((left, right) => right[1] - left[1]);
     fill(endedList, ended.map(([state, number]) => countLine(
@@ -160,7 +160,7 @@ export function overview(store) {
     try {
       const [decided, happened] = await Promise.all(["decisions", "incidents"].map((name) => ask(`api/${name}?limit=${NOTES}`, asking.signal)));
       fillNotes(decisions, decided.decisions, decisionLine, "None yet", "Decisions appear when a manager must start or stop workers.");
-      fillNotes(incidents, happened.incidents, incidentLine, "Nothing went wrong", "Events such as lost workers and retried tasks appear here.");
+      fillNotes(incidents, happened.incidents, incidentLine, "No incidents", "Lost workers, retried tasks, and similar events appear here.");
     } catch {
       // the page already shows the connection state; the next interval retries
     }

@@ -1,4 +1,4 @@
-// Where a function or task spends its time, as a flame graph and as a table.
+// The profile of a function or task, as a flame graph and as a table.
 
 import { ask, choice, h, href, panel, setText } from "./dom.js";
 import { NONE, counted, percent, shortId, span } from "./format.js";
@@ -18,12 +18,12 @@ const seconds = (name, title, help) => ({ title, help, number: true, rank: 2, sh
 const part = (name, title, help) => ({ title, help, number: true, show: (row) => percent(100 * row[name] / row.whole), by: (row) => row[name] });
 const FRAMES = [
   { title: "Frame", class: "frame", show: (row) => ({ text: row.frame, title: row.frame }) },
-  part("own", "Own share", "Share of the time in which this frame was the innermost"), part("total", "With calls", "Share of the time in this frame and what it calls"),
-  seconds("own", "Own time", "In which this frame was the innermost"), seconds("total", "Time with calls", "In this frame and what it calls"),
+  part("own", "Own share", "Share of the time in which this frame was the innermost"), part("total", "With calls", "Share of the time in this frame and its callees"),
+  seconds("own", "Own time", "Time in which this frame was the innermost"), seconds("total", "Time with calls", "Time in this frame and its callees"),
 ];
 const FUNCTIONS = [
   { title: "Function", class: "name", show: (row) => ({ text: row.name || NONE, href: href(["profile"], { function: row.name }), title: row.name }) },
-  { title: "Time", help: "In samples", number: true, show: (row) => span(row.seconds), by: (row) => row.seconds },
+  { title: "Time", help: "Total time of the samples", number: true, show: (row) => span(row.seconds), by: (row) => row.seconds },
   { title: "Hottest frame", class: "frame", show: (row) => ({ text: row.hottest || NONE, title: row.hottest }) },
 ];
 
@@ -57,7 +57,7 @@ function asked(path, take, trouble) {
 function all() {
   const trouble = h("p", { class: "bad", hidden: true });
   const list = table("Functions with samples", FUNCTIONS, (row) => row.name, { empty: nothing("No samples yet", NONE_YET) });
-  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Where tasks spend their time")), trouble, h("div", { class: "panel" }, list.element));
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Profiles")), trouble, h("div", { class: "panel" }, list.element));
   return { title: "Profiles", element, ...asked("api/profile", ({ functions }) => list.update(functions), trouble) };
 }
 
@@ -66,7 +66,7 @@ function one(store, task, name) {
   let base = null;  // the profile at the time when "from now on" was chosen
   const trouble = h("p", { class: "bad", hidden: true });
   const heading = h("h1", { tabindex: "-1" }, "Profile of ", h("code", {}, name || shortId(task)));
-  const said = h("span", { class: "muted", role: "status" }, "Asking the scheduler …");
+  const said = h("span", { class: "muted", role: "status" }, "Waiting for the scheduler …");
   const times = choice("Samples", [["all", "All samples"], ["new", "From now on"]], "all", (value) => { base = value === "new" ? found : null; draw(); });
   const graph = flame(name || `of task ${shortId(task)}`);
   const frames = table("Hottest frames", FRAMES, (row) => row.frame, { limit: FIRST_FRAMES, empty: nothing("No samples yet", NONE_YET) });
@@ -80,7 +80,7 @@ function one(store, task, name) {
     if (found === null) return;
     const shown = base === null ? found : since(found, base);
     const tree = treeOf(shown);
-    const of = found.of === "function" && task ? `all tasks of ${found.name}: this one has no samples` : found.name;
+    const of = found.of === "function" && task ? `all tasks of ${found.name}, because this task has no samples` : found.name;
     setText(said, shown.samples ? `${of} · ${counted(shown.samples, "sample")}, ${span(tree.us / 1e6)}` : base === null ? "no samples yet" : "no samples since then yet");
     graphs.hidden = tree.us === 0;
     graph.update(tree);

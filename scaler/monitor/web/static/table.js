@@ -6,7 +6,7 @@ import { SCHEMA } from "./schema.js";
 
 const FIRST_ROWS = 100;
 /** A score from 0 (good) to 100 (bad): a number on a colour. */
-const heat = (value) => (value === null ? { text: NONE, class: "muted", title: "Not known" } : { text: String(value), class: `heat-${Math.ceil(value / 20)}` });
+const heat = (value) => (value === null ? { text: NONE, class: "muted", title: "Unknown" } : { text: String(value), class: `heat-${Math.ceil(value / 20)}` });
 const FORMATS = { count, bytes, percent, micros, money, seconds: span, time: (value) => clock(value), heat, text: (value) => ({ text: String(value || NONE), title: String(value) }) };
 
 /**

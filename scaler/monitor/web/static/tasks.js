@@ -19,7 +19,7 @@ export const TASKS = columns("tasks", {
   id: { class: "id", show: (task) => ({ text: shortId(task.id), href: href(["task", task.id]), title: task.id }) },
   state: { class: "state-cell", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }) },
   function: { class: "name" }, worker: { class: "name" }, client: { class: "name" },
-  peak_bytes: { then: [{ title: "Profile", rank: 2, show: (task) => (isRunning(task) ? profileOf({ task: task.id }, "Where its time goes") : "") }] },
+  peak_bytes: { then: [{ title: "Profile", rank: 2, show: (task) => (isRunning(task) ? profileOf({ task: task.id }, "Profile of the task") : "") }] },
   text: { wide: true, show: (task) => ({ text: task.text, title: task.text, class: task.failed ? "bad" : "" }) },
 });
 
@@ -147,7 +147,7 @@ export function task(store, place) {
   let settled = false;
   const state = h("span", { class: "badge", hidden: true });
   const heading = h("h1", { tabindex: "-1" }, "Task ", h("code", {}, shortId(id)));
-  const said = h("p", { class: "explained", role: "status" }, "Asking the scheduler …");
+  const said = h("p", { class: "explained", role: "status" }, "Waiting for the scheduler …");
   const facts = h("dl", { class: "facts" });
   const errorText = h("p", { class: "bad error-text" });
   const traceback = h("pre", { tabindex: "0", "aria-label": "Traceback" });
@@ -157,8 +157,8 @@ export function task(store, place) {
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
     h("div", { class: "page-head titled" }, heading, state, h("a", { class: "button", href: href(["profile"], { task: id }) }, "Flame graph")),
-    panel("What became of it", {}, said), facts, errors, how,
-    panel("What it printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
+    panel("Status", {}, said), facts, errors, how,
+    panel("Output", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Reload") }, log));
 
   function update(what) {
     const listed = store.tasks.get(id);
@@ -193,7 +193,7 @@ export function task(store, place) {
   async function readLog() {
     try {
       const { stdout, stderr, cut } = await ask(`api/tasks/${encodeURIComponent(id)}/log`, asking.signal);
-      if (!stdout && !stderr) fill(log, h("p", { class: "muted" }, "There is no output, or it is too old."));
+      if (!stdout && !stderr) fill(log, h("p", { class: "muted" }, "No output is stored."));
       else fill(log, cut > 0 && h("p", { class: "muted" }, `${bytes(cut)} in the middle are omitted.`), output("stdout", stdout), output("stderr", stderr));
     } catch (error) {
       if (!asking.signal.aborted) fill(log, h("p", { class: "muted" }, error.message));

@@ -65,13 +65,13 @@ const MAX_BAD = 20;
 
 const PEERS = 4;  // minimum workers for comparing tasks
 
-/** Text of the empty map. States that no worker is bad only if that is known. */
+/** Text of the empty map. Says that no worker is bad only if all are known. */
 function verdict(rows) {
   const unknown = rows.filter((row) => row.failures_heat === null || row.slowness_heat === null).length;
-  if (rows.length > 0 && unknown === 0) return nothing("No worker is worse than the others", "For the same functions, their tasks fail as rarely and take as long as on other workers. Memory, CPU, and disk have room.");
+  if (rows.length > 0 && unknown === 0) return nothing("No worker is worse than the others", "Tasks of the same functions fail as rarely and take as long on every worker. Memory, CPU, and disk suffice.");
   const how = "Tasks are compared once four workers have each run five tasks of the same function. Memory, CPU, and disk are judged per worker.";
   if (rows.length < PEERS) return nothing(`Unknown with fewer than ${PEERS} workers`, how);
-  return nothing(`Unknown for ${unknown === rows.length ? "any worker yet" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
+  return nothing(`Unknown for ${unknown === rows.length ? "all workers" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
 }
 
 export function workers(store) {
@@ -89,7 +89,7 @@ export function workers(store) {
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
     panel("Worker managers", {}, managers.element, reasons),
-    panel("Which worker is bad", {}, map.element, faults),
+    panel("Worst workers", {}, map.element, faults),
     panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), added.elements);
 
   function update(what) {
@@ -112,7 +112,7 @@ export function workers(store) {
       map.update(bad);
       fill(faults, bad.slice(0, MAX_BAD).map((row) => h("li", {}, h("b", {}, row.name), h("span", { class: "muted" }, row.fault))));
       const total = store.status?.totals.workers ?? 0;
-      setText(listed, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
+      setText(listed, total > rows.length ? `${count(rows.length)} of ${count(total)} shown: troubled workers, then the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
     }
   }
   return { title: "Workers", element, update, filter, close: added.close };
@@ -124,7 +124,7 @@ const PROCESSORS = columns("processors", {
   function: { wide: true },
   running_seconds: {
     show: (row) => (row.running ? span(row.running_seconds) : NONE),
-    then: [{ title: "Profile", show: (row) => (row.running ? profileOf({ task: row.running }, "Where its time goes") : NONE) }],
+    then: [{ title: "Profile", show: (row) => (row.running ? profileOf({ task: row.running }, "Profile of the task") : NONE) }],
   },
 });
 
@@ -139,11 +139,11 @@ export function worker(store, place) {
   const facts = h("dl", { class: "facts" });
   const gone = h("div", { class: "empty", hidden: true });
   const processors = table("Processors", PROCESSORS, (each) => each.pid, { sort: [0, 1], empty: nothing("No processors", "The worker has not reported any yet.") });
-  const tasks = table("Its last tasks", TASKS.filter((column) => column.name !== "worker"), (task) => task.id, { empty: nothing("No tasks lately", "Running and ended tasks appear here.") });
+  const tasks = table("Recent tasks", TASKS.filter((column) => column.name !== "worker"), (task) => task.id, { empty: nothing("No recent tasks", "Running and ended tasks appear here.") });
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["workers"]) }, "Workers")),
     h("div", { class: "page-head" }, heading), gone, facts,
-    panel("Processors", {}, processors.element), panel("Its last tasks", {}, tasks.element), added.elements);
+    panel("Processors", {}, processors.element), panel("Recent tasks", {}, tasks.element), added.elements);
 
   function update(what) {
     added.update(what);
@@ -161,7 +161,7 @@ export function worker(store, place) {
     fill(facts, [
       ["State", h("span", { class: state.class }, state.text)], ["Slots", `${count(each.slots)}, ${count(each.free)} free`], ["Queued", count(each.queued)],
       ["Suspended", count(each.suspended)], ["Sent so far", count(each.sent)], ["CPU", percent(each.cpu_percent)], ["Memory", `${bytes(each.rss_bytes)}, at most ${bytes(each.memory_peak_bytes)}, on average ${bytes(each.memory_mean_bytes)}`],
-      ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Round trip", span(each.latency_seconds)], ["Worst figure", each.heat ? `${each.heat} of 100: ${each.fault}` : "as good as others"],
+      ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Round trip", span(each.latency_seconds)], ["Worst figure", each.heat ? `${each.heat} of 100: ${each.fault}` : "no worse than others"],
       ["Host", each.host || "–"], ["Process", String(each.pid || "–")],
       ["Manager", each.manager || "–"], ["Unit", each.unit || "–"], ["Capabilities", each.capabilities || "–"], ["Id", h("code", {}, each.id)],
     ].map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
