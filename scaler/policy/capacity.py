@@ -1,4 +1,4 @@
-"""Work, its completion times, affordable units, a manager's slots during planning, and delays of stops. Pure."""
+"""Models for planning: work and its completion time, and a manager's slots, growth, and cooldown. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,16 @@ from scaler.needs import Needs
 from scaler.policy.view import Demand, ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-QUEUE_SHARE = (
-    0.25  # weight of queue time in the cost of stopping a unit too early, because queueing costs time but no money
-)
+QUEUE_SHARE = 0.25  # weight of queue time in the cost of replacing a unit: queueing costs time but no money
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
-SOONER_SHARE = (
-    0.8  # late slots are used only if work then ends within this share of the time that it takes without them
-)
+SOONER_SHARE = 0.8  # late slots must reduce the completion time to this share
 _PRECISION = 0.01
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class SlotBatch:
-    """Slots available after from_seconds. least_seconds: minimum charge. dispatch_seconds: added to each task's
-    duration."""
+    """Slots available after from_seconds. least_seconds: minimum charge. dispatch_seconds: delay of each task."""
 
     slots: int
     from_seconds: float
@@ -48,7 +43,7 @@ def tasks_done(batches: Sequence[SlotBatch], task_seconds: float, within_seconds
 
 
 def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: float) -> float:
-    """Return the shortest time to run all tasks, at most 1 % too long; infinite without slots."""
+    """Return the shortest time to run all tasks, overestimated by at most 1 %. Infinite without slots."""
     present = [batch for batch in batches if batch.slots > 0]
     if not present or not tasks:
         return math.inf if tasks else 0.0
@@ -69,11 +64,11 @@ def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: floa
 def tasks_worth_giving(
     tasks: int, queued: int, task_seconds: float, others: Sequence[SlotBatch], late: Sequence[SlotBatch]
 ) -> int:
-    """Return how many queued tasks to dispatch to late slots now, at most one per slot.
+    """Return the number of queued tasks to dispatch to late slots now, at most one per slot.
 
-    A late slot receives a task before it can start it. The task is paid for and cannot be recalled, so late slots get
-    tasks only if all work ends 20 % sooner, or if there are no other slots. tasks: all unfinished tasks except on
-    late slots; queued: the unstarted ones among them.
+    A task on a late slot starts after a delay, but is paid for and cannot be recalled. Late slots therefore get tasks
+    only if all work ends 20 % sooner, or if there are no other slots. tasks: unfinished tasks that are not on late
+    slots. queued: the part of these tasks that has not started.
     """
     free = min(queued, sum(batch.slots for batch in late))
     if free <= 0:
@@ -88,8 +83,7 @@ def tasks_worth_giving(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return the seconds from a unit's start until its worker connects, including the queue: measured, usual, or
-    estimated."""
+    """Return the measured or estimated seconds from requesting a unit until its worker connects, including a queue."""
     queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
         return queued + max(0.0, manager.startup_seconds)
@@ -98,22 +92,22 @@ def startup_seconds(manager: ManagerView) -> float:
 
 
 def replacement_seconds(manager: ManagerView) -> float:
-    """Return the cost of replacing a stopped unit, as idle time."""
+    """Return the cost of replacing a stopped unit, in seconds of idle time."""
     return startup_seconds(manager) - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
 
 
 class CapacityPlan:
-    """A manager's slots during planning. most_units: maximum units; None: unlimited. Invariant: used and free slots add
-    up to the existing ones."""
+    """One manager's slots during planning. most_units: maximum number of units; None: unlimited. Invariant: used plus
+    free slots are all slots."""
 
     def __init__(self, manager: ManagerView, most_units: int | None) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.back_seconds = replacement_seconds(manager)
         self.used = 0
-        self.worth = 0  # slots worth keeping; fewer than the used slots if those finish the work very soon
+        self.worth = 0  # slots worth keeping: fewer than `used` if the work ends very soon
         self.grown = 0
-        self.together = 0  # most units grown for one gang
+        self.together = 0  # largest number of units started for one gang
         self.reasons: list[str] = []
         self.idle_reason = "no work"
         self.is_at_limit = False  # the work needs more units than the limit allows
@@ -152,7 +146,7 @@ class CapacityPlan:
         return slots
 
     def growth(self, max_slots: int) -> SlotBatch:
-        """Return slots, at most this many, of units that are starting or may start."""
+        """Return at most max_slots slots of units that this plan starts or could start."""
         step, least = self.manager.unit_slots, self.manager.unit_minimum_seconds
         slots = 0 if self.manager.fixed else max_slots
         if self.most_units is not None:
@@ -170,33 +164,33 @@ class CapacityPlan:
 
 
 MAX_FUNCTIONS_NAMED = 2
-MANY_ENDED = 20  # minimum number of finished tasks between two views for a rate with an error below 50 %
-SLOT_SECONDS = 5.5  # amount of work that justifies a slot
+MANY_ENDED = 20  # number of finished tasks between two views that makes a rate accurate within 50 %
+SLOT_SECONDS = 5.5  # seconds of work that justify one more slot
 ASSUMED_SECONDS = 0.5  # assumed task duration before any task has finished
 
 
 @dataclass(slots=True)
 class Work:
-    """Unfinished tasks of all functions with the same needs, and the rate of finished ones."""
+    """Unfinished tasks with the same needs, of any function, and the rate at which such tasks finish."""
 
     needs: Needs
-    slots_each: float = 1.0  # slots that one task occupies; it counts as that many tasks
+    slots_each: float = 1.0  # slots that one task occupies, planned as this many one-slot tasks
     tasks: int = 0
     unmeasured_tasks: int = 0
     seconds: float = 0.0  # remaining time of all tasks on one slot
-    known_seconds: float = 0.0  # same, assuming that unmeasured tasks take as long as the longest has run
-    assumed_seconds: float = 0.0  # the assumed part of `seconds`, for unmeasured tasks
+    known_seconds: float = 0.0  # `seconds` if unmeasured tasks take only as long as the longest has run
+    assumed_seconds: float = 0.0  # the part of `seconds` that is assumed for unmeasured tasks
     queued: int = 0
-    late: int = 0  # tasks of late slots, not included in `tasks`
+    late: int = 0  # tasks on late slots, not included in `tasks`
     first_slots: int = 0  # slots for unmeasured tasks, regardless of their assumed duration
     busy_slots: float = 0.0
-    usually_busy: float = 0.0  # average of busy_slots over a start-up time
+    usually_busy: float = 0.0  # moving average of busy_slots over one start-up time
     ended_per_second: float = 0.0
     ended: float = 0.0  # tasks finished since the last view; too few make a rate meaningless
     functions: list[str] = field(default_factory=list)
 
     def add(self, row: Demand, first_slots: int = 0) -> None:
-        """Add the tasks of a function. first_slots: initial slots for unmeasured tasks, however short they may be."""
+        """Add a function's tasks. first_slots: slots for unmeasured tasks, regardless of their assumed duration."""
         tasks = row.early
         self.tasks += tasks
         self.queued += row.queued
@@ -237,7 +231,7 @@ class Work:
         work = f"{of} needing {self.needs}" if self.needs.items else of
         if self.passes:
             if self.ended < MANY_ENDED:
-                return f"few tasks of {work}, which end as fast as they arrive"
+                return f"few tasks of {work}, which finish as fast as they arrive"
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         if not self.tasks and self.late:
             return f"{counted(self.late, 'task')} of {work} in transit"
@@ -258,25 +252,23 @@ MIN_COOLDOWN_SECONDS = 3.0
 MAX_COOLDOWN_SECONDS = 1800.0
 RETURN_SHARE = 0.68  # cooldown as a share of the start-up time, within the bounds above
 LONGEST_IDLE = 3.0  # limit of extended cooldowns, as a multiple of the time to replace a unit
-MIN_LONGEST_SECONDS, MAX_LONGEST_SECONDS = 10.0, 3600.0  # bounds of that limit
+MIN_LONGEST_SECONDS, MAX_LONGEST_SECONDS = 10.0, 3600.0  # bounds of the limit of extended cooldowns
 SHORTAGE_SECONDS = 900.0  # period for which a shortage of units extends the cooldown
 LULL_SECONDS = 3.0
 LULLS = 1.5  # minimum cooldown after a shortage, as a multiple of the preceding lull
 
 
 class Cooldown:
-    """Number of units of one manager to keep after a need has passed.
+    """Decides how many units of one manager to keep when fewer are needed.
 
-    A past need counts until the cooldown has passed. A shortage soon after a stop extends the cooldown beyond the
-    preceding lull, so that recurring bursts find running units. Invariants: the level rises only with the need and is
-    never below it; memory is bounded by one number per plan within the cooldown.
+    The level is the largest need within the cooldown. If units run short soon after a stop, the cooldown grows beyond
+    the preceding lull, so that recurring bursts find running units. Invariants: the level rises only with the need and
+    is never below it. Memory is bounded by one number per plan within the cooldown.
     """
 
     def __init__(self, units: int, now: float) -> None:
-        self._needs: deque[tuple[float, int]] = deque(
-            [(now, units)]
-        )  # decreasing, because a need hides smaller earlier ones
-        self.most_seconds = MAX_LONGEST_SECONDS  # limit of cooldowns extended by shortages
+        self._needs: deque[tuple[float, int]] = deque([(now, units)])  # decreasing: a need removes smaller earlier ones
+        self.most_seconds = MAX_LONGEST_SECONDS  # limit of extended cooldowns
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
         self._needed_at = now
@@ -286,7 +278,7 @@ class Cooldown:
         return max(usual, min(self.most_seconds, LULLS * self._longest_lull))
 
     def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
-        """Return the number of units to keep for this need. Call at every plan."""
+        """Return the number of units to keep. Must be called for every plan."""
         if now - self._shortage_at > SHORTAGE_SECONDS:
             self._longest_lull = 0.0
         if has_work:

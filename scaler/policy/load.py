@@ -1,4 +1,4 @@
-"""Loads policies by name, guards calls of them, and parses the entries of a `policy_content`."""
+"""Loads policies by name, guards calls to them, and parses entries of `policy_content`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
         ) from error
     if not isinstance(getattr(policy, "allocation", None), Allocation) or not callable(getattr(policy, "plan", None)):
         raise UsageError(
-            f"policy_engine_type {policy_engine_type!r}: {reference} makes {type(policy).__name__}, which is not a "
-            f"policy: it needs an attribute allocation (an Allocation) and a method plan(view)"
+            f"policy_engine_type {policy_engine_type!r}: {reference} returned {type(policy).__name__}, which is not a "
+            f"policy: a policy has an attribute allocation (an Allocation) and a method plan(view)"
         )
     return cast("ScalingPolicy", policy)
 
 
 def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -> None:
-    """Raise UsageError if a policy names an unknown worker manager that resembles an unnamed one."""
+    """Raise UsageError if a policy seems to misspell the id of a worker manager."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     named = frozenset(getattr(policy, "named_managers", ()))
@@ -50,7 +50,7 @@ def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -
 
 
 def entries(policy_content: str) -> Iterator[str]:
-    """Yield the entries of a policy's content, without comments. Newlines or `;` separate entries."""
+    """Yield the entries of a policy_content without comments. Entries are separated by newlines or `;`."""
     for line in policy_content.splitlines():
         for entry in line.partition("#")[0].split(";"):
             if text := entry.strip():
@@ -58,7 +58,7 @@ def entries(policy_content: str) -> Iterator[str]:
 
 
 def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str, str]:
-    """Return prefix, key, and value of `key=value` or `prefix.key=value`. Raises UsageError with the examples."""
+    """Split `key=value` or `prefix.key=value` into prefix, key, and value. Raises UsageError with the examples."""
     left, separator, value = (part.strip() for part in entry.partition("="))
     if not separator:
         raise UsageError(f"policy_content {entry!r}: write key=value, such as {examples}")
@@ -76,7 +76,7 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
 
 MAX_UNITS = 1_000_000  # no sensible policy exceeds this limit
 MAX_REASON_CHARACTERS = 500
-SAY_AGAIN_SECONDS = 60.0  # interval between complaints, because policies are called twice a second
+SAY_AGAIN_SECONDS = 60.0  # minimum interval between equal complaints: policies are called twice a second
 MISSING_SECONDS = 10.0  # grace period before a named worker manager is reported as missing
 _FRAMES_SHOWN = 20
 
@@ -96,10 +96,10 @@ class GuardedPolicy:
         self._reported: frozenset[str] = frozenset()
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return the wanted units of each manager, and a new complaint about the policy or ""."""
+        """Return each manager's wanted units, and a complaint about the policy ("" if there is no new one)."""
         try:
             answer, wrong = self._check(self._policy.plan(view), view)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code must not stop the scheduler)
             return self.failed(error, view)
         self._good = answer
         raised, conflict = self._warm.added(view, answer)
@@ -114,12 +114,10 @@ class GuardedPolicy:
         return self._warm.added(view, self._good)[0], complaint
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return the valid part of an answer, completed from earlier answers, and the errors in the rest."""
+        """Return an answer with invalid entries replaced by earlier valid ones, and a description of the errors."""
         if not isinstance(answer, Mapping):
-            return (
-                self._good,
-                f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer remains in effect",
-            )
+            wrong_type = f"{shown(answer)}, which is not a dict from manager ids to Wanted"
+            return self._good, f"{wrong_type}; its last valid answer remains in effect"
         here = {manager.manager_id: manager for manager in view.managers}
         good: dict[str, Wanted] = {}
         wrong: list[str] = []
@@ -148,7 +146,7 @@ class GuardedPolicy:
             return ""
         self._reported |= missing
         names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here)) or "none"
-        return f"names {names}, but no such worker manager has joined (joined: {joined}): correct the name, or start it"
+        return f"names {names}, but no such worker manager has joined (joined: {joined}): correct the name or start it"
 
     def _complaint(self, cause: str, text: str, now: float) -> str:
         last_cause, last_at = self._complained
@@ -160,7 +158,7 @@ class GuardedPolicy:
 
 def _problem(wanted: object) -> str:
     if not isinstance(wanted, Wanted):
-        return "it is not a Wanted"
+        return "not a Wanted object"
     for name in ("units", "most_units", "together"):
         units: object = getattr(wanted, name)
         if units is None and name == "most_units":
@@ -168,6 +166,6 @@ def _problem(wanted: object) -> str:
         if not isinstance(units, int) or isinstance(units, bool):
             return f"{name} is not a whole number"
         if not 0 <= units <= MAX_UNITS:
-            return f"{name} is not from 0 to {MAX_UNITS}"
+            return f"{name} is not between 0 and {MAX_UNITS}"
     reason: object = wanted.reason
     return "" if isinstance(reason, str) else "reason is not a string"

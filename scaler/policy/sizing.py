@@ -1,11 +1,11 @@
-"""The optimizer of the built-in policies, which chooses the number of units per worker manager. Pure.
+"""Chooses the number of units per worker manager for the built-in policies. Pure.
 
 Growing: measured work gets the fewest units that finish it nearly as soon as all units would (`capacity.py`). Existing
-units are used first, including pending ones. No unit starts for work that would end before the unit could help, or only
-slightly later without it. Unmeasured work is sized by its number of tasks and an assumed task duration, at least the
-age of its longest running task, so long tasks soon get all slots that they can use.
+units, including pending ones, are used first. No unit starts if the work would end before the unit could help, or only
+slightly later without the unit. Unmeasured tasks are assumed to take a default time, or longer if a task has already
+run longer. Long tasks therefore soon get all slots that they can use.
 
-Shrinking: units not needed during their cooldown stop, pending ones before idle ones.
+Shrinking: units that were not needed during their cooldown stop, pending units before idle ones.
 
 Invariants: a manager never exceeds its limit; a busy unit never stops; no manager grows
 and shrinks in one plan.
@@ -34,12 +34,12 @@ from scaler.policy.capacity import (
 )
 from scaler.policy.view import ClusterView, Demand, Wanted
 
-FIRST_SLOTS = 8  # initial slots for work of unknown length
-TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the best completion time
+FIRST_SLOTS = 8  # initial slots for tasks of unknown duration
+TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the shortest time
 KEEP_SHARE = 0.9  # no unit stops while this share of the units is needed
 
-LATER = 1.05  # work may take this many times the shortest time, on fewer units
-MUCH_LONGER = 2.0  # work may take this many times the shortest time, to avoid a minimum charge
+LATER = 1.05  # acceptable multiple of the shortest time if fewer units are used
+MUCH_LONGER = 2.0  # acceptable multiple of the shortest time if a minimum charge is avoided
 
 LEAST_BUSY = 0.01
 VIEW_SECONDS = 1.0
@@ -49,7 +49,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """A user's constraints by key and manager id. The empty id is for defaults of all managers, and for global keys.
+    """A user's constraints by key and manager id. The empty id holds the defaults for all managers and the global keys.
 
     finish_seconds: acceptable completion time; default: nearly the shortest. idle_seconds: cooldown of
     unneeded units; default: derived from the start-up time.
@@ -78,7 +78,7 @@ class Sizing:
     def plan(
         self, view: ClusterView, limits: Mapping[str, int | None], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return the wanted units of each scaled manager. limits: maximum units of the candidates, by preference."""
+        """Return each scaled manager's wanted units. limits: maximum units per candidate, most preferred first."""
         constraints = constraints or Constraints()
         plans = {manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id)) for manager in view.managers}
         fitting = {
@@ -119,7 +119,7 @@ class Sizing:
         if not needed:
             self._found.pop(key, None)
         elif self._found.setdefault(key, manager.units_running) <= needed:
-            # Recurring work that uses all units kept for it justifies the same number again.
+            # If recurring work needs all units that were kept, keep as many again.
             worth = max(worth, self._found[key])
         lately = self._lulls.setdefault(key, Cooldown(0, now)).level(needed, LULL_SECONDS, now, has_work=needed > 0)
         level = max(cooldown.level(worth, usual, now, has_work=needed > 0), lately)
@@ -136,7 +136,7 @@ class Sizing:
                 cooldown.shrunk(now)
         reasons = [*plan.reasons, "its limit is reached"] if plan.is_at_limit else plan.reasons
         if not reasons:
-            reasons = ["it may not have units" if plan.most_units == 0 else plan.idle_reason]
+            reasons = ["its limit is 0 units" if plan.most_units == 0 else plan.idle_reason]
             if wanted:
                 seconds = cooldown.seconds(usual)
                 why = ", since work recurs" if seconds > usual else ""
@@ -207,7 +207,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
 
 
 def _assign_gang(row: Demand, plans: Sequence[CapacityPlan]) -> None:
-    """Assign running tasks, and slots for the largest gang: all slots that it needs at once, or none."""
+    """Assign slots to the running tasks, and to the largest gang all slots that it needs, or none."""
     text = f"{counted(row.at_once, 'task')} of {called(row.function)} that start together"
     missing = row.at_once
     slots: list[tuple[CapacityPlan, int, int]] = []
@@ -232,7 +232,7 @@ def _assign_gang(row: Demand, plans: Sequence[CapacityPlan]) -> None:
         plan.reasons.append(text)
     if missing > 0:
         for plan in plans:
-            plan.idle_reason = f"too few slots may exist for {text}"
+            plan.idle_reason = f"the managers cannot provide enough slots for {text}"
 
 
 def _assign_late(
@@ -259,11 +259,11 @@ def _assign_late(
         plan.worth += taken
         taken += plan.grow(found - taken)
         tasks, queued = tasks - taken, queued - taken
-        plan.reasons.append(f"{work}, {counted(taken, 'task')} of them here; {text}")
+        plan.reasons.append(f"{work}, {taken:,} of them here; {text}")
 
 
 class _Assignment:
-    """Assigns work to managers without delay: to their slots, and to units that they start for it."""
+    """Assigns work to managers whose tasks start without delay: to existing slots, then to new units."""
 
     def __init__(self, work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
         self._work, self._plans = work, plans
@@ -276,7 +276,7 @@ class _Assignment:
         self._present = sum(batch.slots for batch in self._existing)
         self._most = self._tasks if self._finish_seconds is not None else work.most_slots(self._tasks)
         self._room = max(0, self._most - self._present)
-        # Managers that cannot start units are last, but still get requests, so that they keep trying.
+        # Managers that cannot start units rank last, but still get requests so that they retry.
         self._to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
         self._addable = [plan.growth(self._room) for plan in self._to_grow]
 
@@ -304,7 +304,7 @@ class _Assignment:
         return soonest_seconds(batches, self._tasks, self._task_seconds)
 
     def _keep_what_pays_off(self) -> None:
-        """Leave out units that are paid for longer than the work lasts, unless it takes much longer without them."""
+        """Exclude units whose minimum charge outlasts the work, unless the work takes much longer without them."""
         soonest = self._soonest([*self._existing, *self._addable])
         kept = [
             (plan, batch)
@@ -327,12 +327,12 @@ class _Assignment:
             within = LATER * within if finish_seconds is None else max(finish_seconds, within)
             is_enough = tasks_done(existing, self._task_seconds, TOLERANCE * within) >= self._tasks
         if is_enough:
-            # Use all helpful slots: pending units are due, but may still be late.
+            # Pending units may start later than expected, so use all existing slots that help.
             within = max(finish_seconds or 0.0, self._soonest(existing))
         return within, is_enough
 
     def _note_worth(self) -> None:
-        """Record the slots worth keeping: enough to finish this work as soon as fresh units would."""
+        """Record the slots worth keeping: enough to finish this work as soon as newly started units would."""
         tasks, task_seconds = self._tasks, self._task_seconds
         most_slots = self._present + sum(batch.slots for batch in self._addable)
         for plan in self._plans:
@@ -348,7 +348,7 @@ class _Assignment:
             each = plan.growth(1).tasks_each(work.task_seconds, within)
             slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
             if is_guess:
-                # Use all slots that have tasks, unless the work ends before the unit has started.
+                # Use all allowed slots, unless existing slots finish the work before a new unit has started.
                 done = tasks_done(capacity, work.task_seconds, plan.startup)
                 slots = room if done < self._tasks else 0
             taken = plan.grow(slots)

@@ -26,9 +26,9 @@ class TargetPolicy:
     The content has entries `key=value`, one per line or separated by `;`. All are optional::
 
         finish_seconds=600          # acceptable completion time; default: nearly the shortest
-        first_slots=16              # for a function without finished tasks
+        first_slots=16              # initial slots for a function without finished tasks
         idle_seconds=60             # time until unneeded units stop
-        cloud.idle_seconds=300      # of the worker manager cloud
+        cloud.idle_seconds=300      # for the worker manager cloud only
 
     Cheaper units, by their manager's unit_price, start first. Text after `#` is ignored.
     """

@@ -15,7 +15,7 @@ from scaler.protocol.messages import UnitFacts
 
 NO_LIMIT = -1
 LATE_SECONDS = 1.0
-"""Slots are late if their tasks take at least this long to start."""
+"""A slot is late if its tasks take at least this long to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +23,31 @@ class Demand:
     """Tasks of one function with the same needs that are unfinished or have finished since the last view."""
 
     needs: Needs
-    """Capabilities only."""
+    """Required capabilities, without other terms."""
     function: str
     queued: int
     """Tasks that are ready but not running: waiting in the scheduler or prefetched by a worker."""
     running: int
     task_seconds: float | None
-    """Mean duration of a task, counting running ones that are overdue; None until a task has finished."""
+    """Mean task duration, including overdue running tasks. None until a task has finished."""
     busy_slots: float = 0.0
-    """Average number of slots kept busy since the last view by tasks that finished in this time."""
+    """Average number of slots occupied since the last view by tasks that have since finished."""
     ended_per_second: float = 0.0
-    """Rate of these tasks. Fast tasks may be missing from queued and running at the moment of a view."""
+    """Rate of finished tasks since the last view. Short tasks may be counted only here, not in queued or running."""
     expected_seconds: float | None = None
     """Expected duration while task_seconds is None: the user's hint, or else the median of all tasks in the cluster."""
     is_hint: bool = True
     """True if expected_seconds is the user's hint rather than the median."""
     longest_seconds: float = 0.0
-    """Minimum time for which the longest-running task has run."""
+    """Run time so far of the longest-running task, as a lower bound."""
     running_seconds: float | None = None
-    """Total remaining time of the running tasks, estimated from longer tasks. None: unknown."""
+    """Total remaining time of the running tasks, estimated from finished tasks that took longer. None: unknown."""
     late: int = 0
-    """Number of running tasks assigned to late slots, which may not have started."""
+    """Number of running tasks on late slots. These tasks may not have started."""
     at_once: int = 0
     """Number of tasks in the largest ready gang, which start together or not at all. 0: no gang is ready."""
     per_host: int = 0
-    """Maximum number of these tasks on a host. 0: no maximum."""
+    """Maximum number of gang tasks per host. 0: no maximum."""
 
     @property
     def tasks(self) -> int:
@@ -70,7 +70,7 @@ def facts_of(declared: UnitFacts) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ManagerView(UnitFacts):
-    """One worker manager. Excludes draining and stopping units. max_slots is NO_LIMIT without a limit."""
+    """One worker manager. Excludes draining and stopping units. max_slots is NO_LIMIT if there is no limit."""
 
     manager_id: str
     kind: str
@@ -78,23 +78,23 @@ class ManagerView(UnitFacts):
     units_running: int
     """Units with a connected worker."""
     pending_ages: tuple[float, ...] = ()
-    """Seconds since the start of each pending unit, whose worker has not connected yet."""
+    """Age of each pending unit, that is, a unit whose worker has not connected yet."""
     idle_seconds: tuple[float, ...] = ()
     """Idle time of each running unit without tasks."""
     startup_seconds: float | None = None
-    """Measured time from a unit's start to its connected worker, without time in a queue; None: unknown."""
+    """Measured time from a unit's start to its worker's connection, excluding time in a queue. None: unknown."""
     queue_seconds: float | None = None
     """Measured time in a queue before a unit starts; None until a unit has left the queue."""
     trouble: str = ""
     """Reason why the manager cannot start units now; empty if it can."""
     dispatch_seconds: float = 0.0
-    """Time from dispatch to a free slot until the task starts: measured, else usual_dispatch_seconds; 0: none."""
+    """Delay between dispatch to a free slot and the start of the task: measured, else usual_dispatch_seconds."""
     tasks: int = 0
-    """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is still unknown."""
+    """If tasks are charged: number of tasks that are assigned to workers, or finished with a cost not yet known."""
     tasks_begun: int = 0
     """Number of these tasks that are running and have been charged the minimum."""
     busy_slots: float = 0.0
-    """Slots of the running units that tasks occupy."""
+    """Occupied slots of the running units."""
 
     @property
     def is_late(self) -> bool:
@@ -103,7 +103,7 @@ class ManagerView(UnitFacts):
 
     @property
     def slot_price(self) -> float:
-        """Cost of a busy slot per hour."""
+        """Hourly cost of a busy slot."""
         return self.unit_price if self.charges_tasks else self.unit_price / self.unit_slots
 
     @property
@@ -129,9 +129,8 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Wanted units of a manager, with a reason. most_units: maximum units for more work; None: the manager's limit.
-    kept: set by the scheduler: number of units that only the manager's warm capacity wants. together: number of new
-    units for one gang, which a batch system can start as one job."""
+    """Wanted units of a manager, with the reason. most_units: maximum even with more work; None: the manager's limit.
+    kept (set by the scheduler): units wanted only as warm capacity. together: new units to start as one gang."""
 
     units: int
     reason: str
@@ -142,17 +141,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Distributes ready tasks over suitable workers: idle workers first, then evenly.
+    """How ready tasks are distributed over suitable workers: idle workers first, then evenly.
 
-    prefer_least_capable: among these, prefer workers with the fewest capabilities that the task does not need. A plain
-    task then avoids GPU workers while another worker is free.
+    prefer_least_capable: prefer workers with the fewest capabilities that the task does not need. A plain task then
+    avoids GPU workers while others are free.
     """
 
     prefer_least_capable: bool = False
 
 
 class ScalingPolicy(Protocol):
-    """Created by calling the entry point's object with `policy_content`. Raises UsageError for bad content."""
+    """A scaling policy, created by calling its entry point with `policy_content`. Raises UsageError for bad content."""
 
     @property
     def allocation(self) -> Allocation:

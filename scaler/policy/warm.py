@@ -1,8 +1,8 @@
-"""Warm capacity: units that worker managers keep beyond what their policy wants, with every policy. Pure.
+"""Warm capacity: units that a worker manager has in addition to those that the policy wants. Pure.
 
-`minimum_units` always exist. `warm_units` of the running units are kept when work ends; none is started for them.
-`buffer_units` are free, or starting, on top of the busy slots, while there is work. A buffer is not raised while tasks
-wait for slots: the waiting tasks would occupy it, and the policy decides how many units they justify.
+`minimum_units` always exist. `warm_units` running units remain when work ends; no unit starts to reach this number.
+`buffer_units` are free or starting units in addition to the busy ones, while there is work. The buffer does not grow
+while tasks wait for slots, because they would occupy it, and the policy decides how many units they justify.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WarmCapacity:
         self._reported: set[str] = set()
 
     def added(self, view: ClusterView, answer: Mapping[str, Wanted]) -> tuple[dict[str, Wanted], str]:
-        """Return a policy's answer raised to the warm capacity, and a new complaint about its limits or ""."""
+        """Return a policy's answer raised to the warm capacity, and any new complaint about its limits, or ""."""
         here = {manager.manager_id: manager for manager in view.managers if not manager.fixed}
         self._buffers = {key: buffer for key, buffer in self._buffers.items() if key in here}
         raised, complaint = dict(answer), ""
@@ -55,7 +55,7 @@ class WarmCapacity:
         return raised, complaint
 
     def _buffered(self, manager: ManagerView, view: ClusterView) -> int:
-        """Return the number of units for the busy slots and the buffer, even shortly after work has ended."""
+        """Return the units needed for the busy slots plus the buffer. The number falls only after a cooldown."""
         key, slots = manager.manager_id, manager.unit_slots
         waiting = any(row.queued for row in view.demand if row.needs.fits(manager.offers))
         has_work = manager.busy_slots > 0
@@ -68,7 +68,7 @@ class WarmCapacity:
 
 
 def _policy_limit(manager: ManagerView, wanted: Wanted | None) -> int | None:
-    """Return the policy's own maximum; None if it sets none below the manager's limit."""
+    """Return the policy's maximum if it is below the manager's limit, else None."""
     most = None if wanted is None else wanted.most_units
     return most if most is not None and (manager.max_units is None or most < manager.max_units) else None
 

@@ -1,1 +1,1 @@
-"""Worker managers, which start and stop as many units (which run workers) as the scheduler requests."""
+"""Worker managers. A manager starts and stops units, which run workers, at the scheduler's request."""

@@ -40,13 +40,13 @@ ENDED_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
 MAX_MESSAGE_CHARACTERS = 300
 Unit = UnitStatus
-"""A unit's current state. age_seconds: since its start. reason: display text. remaining_seconds: until its service ends
-the unit, such as a job's time limit, before which the scheduler drains it; 0 for no limit."""
+"""A unit's current state. age_seconds: since its start. reason: display text. remaining_seconds: until the service ends
+the unit, such as at a job's time limit; the scheduler drains it before. 0: no limit."""
 
 
 class BackendError(ScalerError):
     """A backend failure. Equal texts count as the same failure. started: units that started despite the failure.
-    is_temporary: a repeated call may succeed soon."""
+    is_temporary: a retry may succeed soon."""
 
     fewer_may_start = False  # the whole request was refused; a smaller one may be accepted
 
@@ -71,7 +71,7 @@ class EndedUnits:
 class Capacity(UnitFacts):
     """The capacity of a backend. The setting unit_price overrides its price.
 
-    max_units: None for any number. starting: maximum concurrent starts, None for any number. stop_seconds: time limit
+    max_units, starting (maximum concurrent starts): None for no limit. stop_seconds: time limit
     for stopping all units when the manager ends. outlive_manager: units survive their manager, and its successor adopts
     them. A refused manager leaves them running and does not await STOPPING units.
     """
@@ -104,14 +104,14 @@ class Backend(Protocol):
         """Return all units, including recently ended ones. Raises BackendError."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `list` has changed, or None."""
+        """Return a descriptor that becomes readable when the result of `list` changes, or None."""
 
     def close(self) -> None:
         """End remaining units that do not outlive the manager, and release all resources."""
 
 
 def access_of(config: WorkerManagerConfig) -> Access:
-    """Return how a manager authenticates. A credential, which may be a pipe, is read once. Raises ConfigError."""
+    """Return how a manager authenticates. Reads the credential once: it may be a pipe. Raises ConfigError."""
     return _access(config.credentials, config.insecure_no_auth, config.worker_manager_id, config.compression)
 
 
@@ -131,7 +131,7 @@ def most_units(max_task_concurrency: int, unit_slots: int) -> int | None:
 
 
 def owner_digest(config: WorkerManagerConfig, characters: int) -> str:
-    """Return the mark by which a later process of the manager finds its units."""
+    """Return the mark that identifies the manager's units to its later processes."""
     whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
     return hashlib.sha256(whole.encode()).hexdigest()[:characters]
 
@@ -152,7 +152,7 @@ _threads: WeakSet[CallThread] = WeakSet()
 
 
 class CallThread:
-    """Makes calls one at a time. A daemon thread, so that a hanging call does not keep the process alive."""
+    """Makes calls one at a time, in a daemon thread so that a hanging call does not keep the process alive."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -161,7 +161,7 @@ class CallThread:
         threading.Thread(target=self._run, name="backend", daemon=True).start()
 
     def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Make a call and return its result on the running loop. Skips calls that were cancelled in the queue."""
+        """Call a function in the thread; return its result on the running loop. Skips calls cancelled in the queue."""
         answer: Future[_Result] = Future()
 
         def make() -> None:
@@ -204,14 +204,14 @@ async def answered_before(call: asyncio.Future[Any], end: asyncio.Event) -> bool
 
 
 CONTAINER = "worker"
-WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file in the working directory shadows Scaler's modules
+WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # -P: no file in the working directory shadows a module
 
 
 def require_image(image: str | None, setting: str) -> str:
     if image is not None:
         return image
     raise UsageError(
-        f"{setting} is missing: workers need an image that contains this version of scaler. Make one "
+        f"{setting} is missing: workers need an image that contains this version of scaler. Build one "
         f"{making_an_image(setting)}"
     )
 
@@ -221,7 +221,7 @@ def making_an_image(setting: str) -> str:
 
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     return (
-        f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
+        f"in a checkout of scaler: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
         f"--build-arg REQUIREMENTS=cloudpickle=={cloudpickle} -t REGISTRY/scaler-worker:{__version__} . && "
         f"docker push REGISTRY/scaler-worker:{__version__}, and set {setting} to that name"
     )
@@ -235,7 +235,7 @@ def worker_document(
     unit_id_from: str = "unit_id",
     stop_grace_seconds: float,
 ) -> str:
-    """Return the JSON of SCALER_WORKER_CONFIG for a container, which logs to stdout."""
+    """Return the value of SCALER_WORKER_CONFIG for a container, whose worker logs to stdout."""
     worker = config.worker_config(unit_id, slots, unit_id_from=unit_id_from, stop_grace_seconds=stop_grace_seconds)
     return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
 

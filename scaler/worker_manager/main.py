@@ -1,4 +1,4 @@
-"""`scaler_worker_manager`: the process of a worker manager, and the setup of its type's cloud resources."""
+"""`scaler_worker_manager`: runs a worker manager, or sets up the cloud resources of its type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaler.worker_manager.runner import Runner
 if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb
 
-TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # for an id in use: managers of a killed launcher take this long to exit
+TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # retry while an id is in use: managers of a killed launcher are exiting
 
 Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
 """A type's `provision(config, verb, dry_run, say)`: prints each step with `say`, skips existing resources, removes only
@@ -33,8 +33,8 @@ its own, and returns the exit code. Raises ScalerError."""
 
 
 def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
-    """Run a worker manager, or provision; return the exit code. 0: signal or shutdown of the cluster. 1: refused, or
-    possible leftover units. 2: its type is not installed."""
+    """Run a worker manager, or provision resources. Return the exit code. 0: signal or shutdown of the cluster. 1:
+    refused, or possible leftover units. 2: type not installed."""
     if not isinstance(request, WorkerManagerConfig | ClusterConfig):
         return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)
     config = request.as_worker_manager() if isinstance(request, ClusterConfig) else request
@@ -44,7 +44,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         takeover_seconds = TAKEOVER_SECONDS if component.has_parent else 0.0
         runner = Runner(config, partial(load_backend, config), partial(_connect, config), takeover_seconds)
         if isinstance(request, ClusterConfig):
-            # Its workers exit without a scheduler, and the manager would replace them forever.
+            # Without a scheduler, workers exit, and the manager would replace them forever.
             runner.patience_seconds = config.death_timeout_seconds
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
 

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """A unit as reported by the service. age_seconds: by the service's clock, up to the end of an ended unit.
+    """A unit as reported by the service. age_seconds: by the service's clock; of an ended unit, at its end.
     remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: the default."""
 
     state: UnitState
@@ -72,7 +72,7 @@ class PolledBackend(ABC):
         first_state: UnitState = UnitState.PENDING,
     ) -> None:
         """service, noun: names of the service and its units. stop_by_hand: how users can stop a unit. first_state:
-        state of a started unit that the service has not shown."""
+        state of a started unit until the service reports it."""
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
         self._noun = noun
@@ -87,7 +87,7 @@ class PolledBackend(ABC):
         self._search_at = 0.0
         self._unstopped: set[str] = set()
         self.connected: frozenset[str] | None = frozenset()  # None: not reported by the scheduler yet
-        self.together = 0  # how many of the next units are for one gang
+        self.together = 0  # number of units in the next start that are for one gang
 
     # -- supplied by each service; all raise BackendError
 
@@ -101,7 +101,7 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def stop_one(self, unit_id: str) -> Stopped:
-        """Ask the service to stop a unit. Called in several threads at once."""
+        """Ask the service to stop a unit. Called from several threads at once."""
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
         """Ask the service to stop units, and return each outcome. Override if the service has a bulk call."""
@@ -110,11 +110,11 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def list_ids(self, *, search: bool) -> Iterable[str]:
-        """Return ids of possibly unknown units. search: include ids that need a costly request."""
+        """Return ids of units, known or not. search: include units that only a costly request finds."""
 
     @abstractmethod
     def describe(self, unit_ids: Sequence[str]) -> Mapping[str, SeenUnit]:
-        """Return these units, except unknown ones."""
+        """Return the states of these units. Omits units that the service does not know."""
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -240,7 +240,7 @@ class PolledBackend(ABC):
                 self._shown.add(Unit(unit_id, seen.state, slots, age, seen.reason), now)
             return
         if unit is None:
-            # A unit that is stopping was stopped by an earlier process.
+            # If a newly found unit is stopping, an earlier process stopped it.
             is_stopping = seen.state is UnitState.STOPPING
             unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state, is_stopping=is_stopping)
         is_late = is_connected and seen.state in (UnitState.WAITING, UnitState.PENDING)
@@ -262,7 +262,7 @@ class PolledBackend(ABC):
         return outcome
 
     def list(self) -> list[Unit]:
-        """Return the last state, including stops accepted since then and recently ended units."""
+        """Return the units as last polled, with stops accepted since then, and recently ended units."""
         now = time.monotonic()
         self._note_connected(now)
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:

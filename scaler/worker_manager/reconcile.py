@@ -3,12 +3,12 @@
 Level-triggered: every listing is compared with the wanted state. Only facts missing from listings are stored.
 Invariants:
 - Starts never bring the number of existing units, including stopping ones, above the limit.
-- A unit is stopped only if the scheduler drained it, or after a surplus of `DRAIN_DEADLINE_SECONDS`, which stops the
-youngest units, pending ones first.
-- A refused start is retried with one unit, after growing delays, and at once when a unit ends, which may free capacity.
-- A proven unit that is lost is replaced at once. An unproven one counts as a failure, and after repeated failures units
-  are tried one at a time, with growing delays. Losing many units at once is one failure: a lost unit that started
-  before the last known failure does not count again. Each unit that proves itself cancels one failure, so that
+- A unit is stopped only if the scheduler drained it, or if a surplus has lasted `DRAIN_DEADLINE_SECONDS`. Pending units
+  stop before running ones, youngest first.
+- A refused start is retried with one unit after growing delays, or at once when a unit ends, which may free capacity.
+- A lost unit that was proven is replaced at once. The loss of an unproven unit counts as a failure. After repeated
+  failures, units start one at a time, with growing delays. Losing many units at once is one failure: a unit that
+  started before the last known failure does not count. Each unit that becomes proven cancels one failure, so that
   occasional failures delay nothing.
 """
 
@@ -25,7 +25,7 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, Unit
 
 PROVEN_SECONDS = 5.0  # a unit is proven once its worker has been connected for this long
-STOP_AGAIN_SECONDS = 15.0  # interval of stop requests to a unit that still runs
+STOP_AGAIN_SECONDS = 15.0  # interval between stop requests for a unit that still runs
 DRAIN_DEADLINE_SECONDS = 600.0
 STARTING_SECONDS = 2.0  # maximum time for which a pending unit counts as starting
 MAX_STARTS_PER_STEP = 100
@@ -35,7 +35,7 @@ FAR_SECONDS = 3600.0
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
     """The scheduler's request, and its view of the units. units: wanted number; None: keep the existing units and start
-    none. drained: without work. connected: with a connected worker."""
+    none. drained: units without work. connected: units with a connected worker."""
 
     units: int | None
     drained: Collection[str] = ()
@@ -43,8 +43,8 @@ class UnitsWanted:
 
 
 class Decision(NamedTuple):
-    """stop: ids of units. start: number of units, answered by `Reconciler.started`. reason: why wanted units cannot be
-    started. again: seconds until the next listing if nothing changes."""
+    """stop: ids of units. start: number of units; report the outcome with `Reconciler.started`. reason: why wanted
+    units cannot be started. again: seconds until the next listing if nothing changes."""
 
     stop: Sequence[str]
     start: int
@@ -82,25 +82,25 @@ class _Existing:
 
 class Reconciler:
     """Decides for one worker manager, in O(units). max_units: maximum existing units. max_starting: maximum concurrent
-    starts, so that the first unit on a shared machine is ready early. None for no limit. backlog: waiting units that
-    are never surplus."""
+    starts, so that the first unit on a shared machine is ready sooner. None: no limit. backlog: waiting units that
+    never count as surplus."""
 
     def __init__(self, max_units: int | None, max_starting: int | None = None, backlog: int = 0) -> None:
         self._max_units = max_units
         self._max_starting = max_starting
         self._backlog = backlog
-        self._calls = BackoffByCause()  # after failed calls of the backend
-        self._lives = BackoffByCause()  # after units that ended unproven
+        self._calls = BackoffByCause()  # backoff after failed backend calls
+        self._lives = BackoffByCause()  # backoff after unproven units have ended
         self._records: dict[str, _Record] = {}
         self._surplus_since: float | None = None
         self._has_listed = False
 
     def step(self, wanted: UnitsWanted, units: Sequence[Unit], now: float, chance: float) -> Decision:
-        """Decide after a listing. units: all existing and recently ended ones. chance: random, from 0 up to 1."""
+        """Decide after a listing. units: all existing and recently ended units. chance: random number in [0, 1)."""
         return self._decide(wanted.units, self._sort(wanted, units, chance, now), now)
 
     def started(self, now: float, error: str | None = None, chance: float = 0.5) -> None:
-        """Record that the backend started units. error: why fewer. chance: random, from 0 up to 1."""
+        """Record the result of a start. error: why fewer units started. chance: random number in [0, 1)."""
         if error is None:
             self._calls.succeeded()
         else:
@@ -159,7 +159,7 @@ class Reconciler:
             return False
         if record.at_work_since is None:
             return True
-        # A proven worker that exited normally: the scheduler stopped it, and its notice is in flight.
+        # The scheduler stopped a worker that exited normally; its notice is still in flight.
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:

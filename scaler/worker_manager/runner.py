@@ -1,9 +1,9 @@
-"""One worker manager, with its backend and its connection to the scheduler.
+"""Runs one worker manager: its backend and its connection to the scheduler.
 
-A round lists the units, decides (`reconcile`), and acts. There is one on every heartbeat and after every change.
-Backend calls run in a thread, so that the scheduler gets a status on every heartbeat. A manager that stops before its
-backend has answered has started nothing, so it does not wait. Without contact with the scheduler, units keep running,
-and only a fixed manager replaces lost ones.
+A round lists the units, decides (`reconcile`), and acts. Rounds run on every heartbeat and after every change.
+Backend calls run in a thread, so that the scheduler gets a status on every heartbeat. A manager that is stopped before
+its backend has answered has started nothing and exits at once. Without contact with the scheduler, units keep running,
+and only a fixed manager replaces lost units.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scaler.worker_manager.backend import ENDED, Backend, BackendError, CallThre
 from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 
-ROUND_GAP_SECONDS = 0.05  # minimum interval between rounds, so that simultaneous changes cost one round
+ROUND_GAP_SECONDS = 0.05  # minimum interval between rounds, so that simultaneous changes share a round
 FIRST_WARNING_SECONDS = 3.0  # time without a scheduler before the first warning
 LOST_WARNING_SECONDS = 30.0
 TAKEOVER_RETRY_SECONDS = 0.5  # pause before a retry while the manager's id is in use
@@ -47,7 +47,7 @@ Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Con
 
 def _unanswered(reason: str = "") -> str:
     why = f" ({reason})" if reason else ""
-    return f"ending before the backend has answered{why}: units of an earlier manager remain for the next one"
+    return f"exiting before the backend answered{why}: units of an earlier manager remain for the next one"
 
 
 class Runner:
@@ -86,9 +86,10 @@ class Runner:
         self._connector: Connector  # set by the first attempt to create the backend
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
-        """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager. ready: called once
-        the scheduler has the first status. Stops all units at the end. Raises RefusedError, UnreachableError after
-        patience_seconds without a scheduler, ScalerError if outliving units may be left, and other errors of make."""
+        """Run until stop is set, the cluster is shut down, or the scheduler refuses this manager. Then stop all units.
+        ready: called once the scheduler has the first status. Raises RefusedError, UnreachableError after
+        patience_seconds without a scheduler, ScalerError if units may remain, and errors of make except
+        BackendError."""
         making = self._thread.call(self._make)
         if not await answered_before(making, stop):
             self._thread.shutdown()
@@ -136,7 +137,7 @@ class Runner:
                 case Welcomed(welcome):
                     self._in_contact = True
                     self._refused = self._takeover_until = None
-                    # A scheduler that is new to this manager has not sent its request yet.
+                    # In a new session, the scheduler has not sent its request yet.
                     self._desired = None
                     self._connected.clear()
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
@@ -160,7 +161,7 @@ class Runner:
                     _log.info("the cluster was shut down: %s", text)
                     self._is_over = True
                 case Received():
-                    # The answer to a status. A round would send the next status, in an endless loop.
+                    # The answer to a status: a round here would send another status, in an endless loop.
                     continue
             if self._is_over:
                 self._ending.set()
@@ -178,7 +179,7 @@ class Runner:
         if self._takeover_until is None:
             self._takeover_until = now + self._takeover_seconds
             _log.warning(
-                "%s. An earlier one may be ending: trying again for %g s", refused.text, self._takeover_seconds
+                "%s. An earlier one may still be exiting: retrying for %g s", refused.text, self._takeover_seconds
             )
         if now >= self._takeover_until:
             return math.inf

@@ -1,6 +1,7 @@
 """Builds a wheel from the running package, for machines that need exactly this version, even if no index contains it.
 Contains the imported files and the metadata of the installation, even an editable one. Equal contents yield equal
-bytes, because callers cache by digest. As a program with EXTRA..., prints the requirements of these extras."""
+bytes, because callers cache by digest. As a program with arguments EXTRA..., prints the requirements of these
+extras."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
-    """Return the package's installation, not metadata of a build. Raises UsageError if there is none."""
+    """Return the metadata of the installation, not of a build. Raises UsageError if there is none."""
     found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(

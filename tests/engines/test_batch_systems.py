@@ -175,7 +175,7 @@ def test_manager_stopped_before_its_batch_system_answers_leaves_no_command(
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(WAIT_SECONDS) == 0
         text = running.output() + running.errors()
-        assert "ending before the backend has answered: units of an earlier manager remain" in text
+        assert "exiting before the backend answered: units of an earlier manager remain" in text
         assert "did not answer" not in text
         assert not psutil.pid_exists(int(pid_file.read_text()))
     finally:

@@ -91,7 +91,7 @@ def test_setup_uploads_the_package_and_grants_instances_only_that(aws: AwsEmulat
     account = Account(aws, **INSTALLED, worker_requirements=("msgpack",))
     lines = account.do("setup")
     assert [line.split()[:2] for line in lines[:2]] == [["created", "bucket"], ["created", "package"]]
-    assert "role scaler-worker-us-east-1-instance for the instances, to read what they install" in lines[2]
+    assert "role scaler-worker-us-east-1-instance for the instances, to read their packages and credential" in lines[2]
     keys = aws.s3.keys("our-packages")
     assert {key.split("/")[1] for key in keys} == {"scaler-worker"}
     assert [key.rpartition("/")[2].rpartition(".")[2] for key in keys] == ["txt", "whl"]

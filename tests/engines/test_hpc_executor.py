@@ -165,7 +165,7 @@ def test_reports_a_job_without_access_to_s3(aws: AwsEmulator, tmp_path: Path) ->
         gate.touch()
         failure = rig.failure(call)
         assert failure.outcome is Outcome.WORKER_LOST
-        assert "could not write the result: does its role allow that?" in failure.text
+        assert "could not write the result: check its role's permissions" in failure.text
         assert "not allowed to call S3 PutObject (AccessDenied)" in aws.batch.output(rig.jobs("FAILED")[0]["jobId"])
 
 
@@ -247,7 +247,7 @@ def test_jobs_that_wait_long_show_the_reason_until_they_run(aws: AwsEmulator, mo
         rig.until(rig.troubles)
         [said] = rig.troubles()
         assert said == (
-            "tasks wait in the job queue queue for more than 0.01 minutes, and none runs: "
+            "no task of the job queue queue has started for more than 0.01 minutes: "
             "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - no instance is large enough"
         )
         aws.batch.unstuck("queue")

@@ -143,7 +143,7 @@ def test_jobs_without_an_image_install_the_running_version_from_the_bucket(cloud
     service.definition()
     service.close()
     service = BatchService(replace(bare, worker_requirements=("numpy",)))
-    with pytest.raises(AwsError, match="does not install this version of scaler with these requirements"):
+    with pytest.raises(AwsError, match="does not install this version of scaler with the current requirements"):
         service.definition()
     service.close()
     assert set(words(cloud.do("teardown"))) == {"removed"}

@@ -256,7 +256,7 @@ def test_gang_larger_than_the_number_of_nodes_runs_in_jobs_of_its_own(
     with manager(tmp_path, address, 3) as batch, Client(address) as client:
         places = client.gang(place_at_gate, 3, str(gate)).result(WAIT_SECONDS)
         assert len({place[3] for place in places}) == 3
-        assert "because one with 3 nodes was refused" in batch.output()
+        assert "because a job with 3 nodes was refused" in batch.output()
 
 
 def test_units_of_one_job_are_adopted_and_cancelled_with_the_last_of_them(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
         case "no uv":
             return {"ssh_python": ""}, "uv is not installed there: install it, or set ssh_python"
         case "other scaler":
-            return {"ssh_python": str(other)}, f"unexpected answer 'units {wrong}': is another scaler there?"
+            return {"ssh_python": str(other)}, f"unexpected answer 'units {wrong}': check scaler's version there"
         case _:
             return {"ssh_options": ("-F", str(hosts.options_file), "-o", "Unknown=1")}, "Bad configuration option"
 
@@ -348,5 +348,5 @@ def test_unreadable_hosts_files_are_refused_with_their_path(hosts: Hosts) -> Non
         path.write_text(text)
         with pytest.raises(UsageError, match=expected):
             SshBackend(hosts.config(f"@{path}"))
-    with pytest.raises(UsageError, match="cannot read the host file"):
+    with pytest.raises(UsageError, match="cannot read the hosts file"):
         SshBackend(hosts.config(f"@{hosts.directory}/none"))

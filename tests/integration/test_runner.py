@@ -208,7 +208,7 @@ def test_launchers_manager_takes_over_its_id_when_the_old_one_exits(
     assert stage.task.result() == 0
     assert stage.ready == [True]
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "worker manager id 'm' is in use. An earlier one may be ending: trying again for 60 s"
+        "worker manager id 'm' is in use. An earlier one may still be exiting: retrying for 60 s"
     ]
 
 

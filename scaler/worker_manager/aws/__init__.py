@@ -19,13 +19,13 @@ BUCKET_NAME = matching(
 
 @dataclass(frozen=True, kw_only=True)
 class AwsSettings(SettingsModel):
-    """AWS. Credentials are found as usual: environment, profile, instance."""
+    """AWS. Credentials follow the standard chain: environment, profile, instance."""
 
     aws_region: Annotated[str, Setting(default_text="from the environment, profile, or instance", metavar="REGION")] = (
         ""
     )
     """Region of the service."""
-    aws_endpoint_url: Annotated[Url | None, Setting(default_text="the public one", metavar="URL")] = None
+    aws_endpoint_url: Annotated[Url | None, Setting(default_text="the public endpoint", metavar="URL")] = None
     """Endpoint of AWS's services, such as an emulator or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Profile in the AWS configuration files."""
@@ -42,4 +42,4 @@ class InstallingSettings(AwsSettings):
     worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
     """Packages to install with scaler in units without an image, in pip syntax: numpy or numpy==2.1.3."""
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
-    """S3 `backend` in [object_storage_server], to which `setup` grants the units read and write access."""
+    """S3 URL from `backend` in [object_storage_server]. `setup` grants the units read and write access to it."""

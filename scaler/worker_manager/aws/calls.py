@@ -1,4 +1,4 @@
-"""AWS calls with short timeouts, and stable error texts with a remedy. The caller backs off."""
+"""AWS calls with short timeouts. Error texts are stable and name a remedy. Callers handle backoff."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     ),
     ("AccessDenied|Unauthorized", "denied", "not allowed to call {call} ({code}): {message}"),
 )
-"""By a part of the error's code; the first match applies."""
+"""Pattern of the error code, kind, and text. The first match applies."""
 _BROKEN: tuple[ErrorKind, str] = "broken", "{call} failed on the service's side ({code}, status {status})"
 _REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
 _NO_CREDENTIALS = (
@@ -82,7 +82,7 @@ _HOST = re.compile(r"https?://[^/]+")
 
 
 class AwsError(BackendError):
-    """A failed call. code: AWS's error name, or empty. is_uncertain: the service may have acted on the call."""
+    """A failed call. code: AWS's error name, or empty. is_uncertain: the service may have executed the call."""
 
     def __init__(self, text: str, kind: ErrorKind, code: str = "", message: str = "") -> None:
         super().__init__(text, is_temporary=kind in ("throttled", "unanswered", "broken"))
@@ -109,7 +109,7 @@ def aws_error(service: str, operation: str, error: Exception) -> AwsError:
 
 
 def steady(message: str) -> str:
-    """Remove ids of requests and tasks, so that messages about the same problem are equal."""
+    """Remove request and task ids, so that messages about the same problem are equal."""
     return short(_IDS.sub("...", message))
 
 
@@ -125,7 +125,7 @@ def aws_session(settings: AwsSettings) -> boto3.session.Session:
 
 
 def with_region(settings: _Settings) -> _Settings:
-    """Fill in the region from environment, profile, or instance. Raises UsageError if there is no region."""
+    """Fill in the region from the environment, profile, or instance. Raises UsageError if there is no region."""
     if settings.aws_region:
         return settings
     # boto3 reads only AWS_DEFAULT_REGION; other AWS tools, Fargate, and Lambda set AWS_REGION.
@@ -140,7 +140,7 @@ def with_region(settings: _Settings) -> _Settings:
 
 
 class AwsClient:
-    """A client of one service. Thread-safe. Raises UsageError for a wrong profile or region."""
+    """A client for one service. Thread-safe. Raises UsageError for a wrong profile or region."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class AwsClient:
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
-        self._raw: Any = None  # None without accepted credentials, because a client does not detect renewed credentials
+        self._raw: Any = None  # None until credentials are accepted; a new client uses renewed ones
         with suppress(AwsError):
             self._raw = self._made(session or aws_session(settings))
 

@@ -1,4 +1,4 @@
-"""This version of scaler in a bucket, for units without a custom image. `setup` uploads a wheel and pinned
+"""Installs this version of scaler from a bucket in units without a custom image. `setup` uploads a wheel and pinned
 requirements. A unit installs both with uv, into an environment that later units on the host reuse."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str
 
 
 def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:
-    """Return why containers ended: the reason if known, exit codes with signals, and the containers' reasons."""
+    """Return why containers ended: the given reason, and each container's exit code or signal and reason."""
     parts = [reason] if shown else []
     for container in containers:
         if (code := container.get("exitCode")) is not None:
@@ -51,15 +51,15 @@ def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: boo
 
 PREFIX = "scaler-packages"  # key prefix of all packages
 REQUIREMENTS = "requirements.txt"
-CACHE = "/var/cache/scaler"  # directory for environments, on hosts that have this directory
+CACHE = "/var/cache/scaler"  # directory for environments, used if the host has it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"  # Docker's own, without limits for AWS
+BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"  # Docker's official image, unthrottled on AWS
 ABSENT = (*NO_BUCKET, "NoSuchKey")
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A wheel and its requirements. digest: of contents and base image."""
+    """A wheel and its requirements. digest: hash of the contents and base image."""
 
     wheel: str
     data: bytes
@@ -91,8 +91,8 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
     """Return a command that installs a package and runs a module. base: name of the definition or launch template.
-    boot.sh locks out other units on its host, and removes the units' credential from the installers' environment. If
-    the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python."""
+    boot.sh runs one installation per host at a time and hides the units' credential from the installers. If the machine
+    image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python."""
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     values = {
         "cache": CACHE,
@@ -134,7 +134,7 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The packages of one definition or template. Earlier versions remain until teardown, for running units."""
+    """The packages of one definition or template. Earlier versions remain until teardown, for units that run."""
 
     service, kind = "s3", "package"
 
@@ -160,7 +160,7 @@ class PackageResource(Resource):
         return [{"tags": MANAGED, "keys": keys}] if keys else []
 
     def create(self) -> None:
-        assert self._package is not None, "a package that is not installed is not created"
+        assert self._package is not None, "create() needs a package"
         files = {self._package.wheel: self._package.data, REQUIREMENTS: "\n".join(self._package.requirements).encode()}
         for name, data in files.items():
             self.call("PutObject", Bucket=self._bucket, Key=f"{_folder(self._base, self._package)}{name}", Body=data)
@@ -172,13 +172,13 @@ class PackageResource(Resource):
 def package_resources(
     account: Account, settings: InstallingSettings, event_loop: str, bucket: str, base: str, *, is_installed: bool
 ) -> list[Resource]:
-    """Return the bucket and the package in it, or nothing without a bucket."""
+    """Return the bucket and its package, or nothing if no bucket is set."""
     package = package_of(settings, event_loop) if is_installed and account.verb != "teardown" else None
     return [PackageBucket(account, bucket), PackageResource(account, bucket, base, package)] if bucket else []
 
 
 class PackageBucket(BucketResource):
     def in_use(self, _: Fields) -> str:
-        # A dry run does not remove the packages.
+        # In a dry run, the packages are still in the bucket.
         foreign = self.foreign_key((f"{PREFIX}/",) if self.account.dry_run else ())
         return foreign and f"{foreign} is in it"

@@ -22,7 +22,7 @@ _BELOW_LARGE = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2,
 def fargate_price(
     region: str, cpus: float, memory_gb: float, architecture: str = "X86_64", capacity: str = "FARGATE"
 ) -> float | None:
-    """Return USD per hour of a Fargate task; None for an unknown region."""
+    """Return a Fargate task's price in USD per hour; None for an unknown region."""
     if region not in _REGIONS:
         return None
     cpu, memory, _ = _REGIONS[region]
@@ -32,7 +32,7 @@ def fargate_price(
 
 
 def ec2_price(region: str, instance_type: str, *, spot: bool = False) -> float | None:
-    """Return USD per hour of an instance; None for an unknown region or type."""
+    """Return an instance's price in USD per hour; None for an unknown region or type."""
     family, _, size = instance_type.partition(".")
     price = _price_in_us_east_1(family, size)
     if price is None or region not in _REGIONS:

@@ -55,7 +55,7 @@ class IamRole(IamResource):
         statements: Callable[[], Sequence[Fields]] = tuple,
         policies: Sequence[str] = (),
     ) -> None:
-        # Roles are global, while their users belong to a region.
+        # Roles are global, so their names contain the region of the units.
         suffix = f"-{account.region}-{key}"
         super().__init__(account, f"{base[: 64 - len(suffix)]}{suffix}", f" for {purpose}")
         self._principal = principal
@@ -72,7 +72,7 @@ class IamRole(IamResource):
 
     def create(self) -> None:
         trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
-        if self._principal != HOSTS_SERVICE:  # EC2 does not send the account, so its hosts would not get a role
+        if self._principal != HOSTS_SERVICE:  # EC2 sends no account, so this would deny its hosts the role
             trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
         self.call(
             "CreateRole",
@@ -168,7 +168,7 @@ class LogGroup(Resource):
         self._set_retention()
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        # No retention: left by an interrupted setup.
+        # No retention: an earlier setup was interrupted.
         return [] if "retentionInDays" in found else [(self.wanted, self._set_retention)]
 
     def delete(self, _: Fields) -> None:
@@ -238,7 +238,7 @@ def covers(found: object, wanted: object) -> bool:
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:
-    """Return ECS's permissions for a task: pull its image, write its logs, and read the units' credential."""
+    """Return the permissions that ECS needs for a task: pull its image, write its logs, and read the credential."""
     logs = ["logs:CreateLogStream", "logs:PutLogEvents"]
     statements: list[Fields] = [{"Effect": "Allow", "Action": logs, "Resource": f"{log_group_arn}:*"}]
     if credential_arn:
@@ -266,18 +266,18 @@ def backend_statements(settings: InstallingSettings, partition: str) -> list[Fie
 
 
 def parameter_name(config: WorkerManagerConfig, base: str) -> str:
-    """Return the parameter name of a manager's units' credential. base: name of the definition."""
+    """Return the name of the parameter that holds the units' credential. base: name of the definition."""
     return f"/scaler/{re.sub('[^A-Za-z0-9_.-]', '_', config.worker_manager_id)}/{base}"
 
 
 def secrets_with(secrets: Iterable[Mapping[str, str]], arn: str) -> list[Mapping[str, str]]:
-    """Return a container's secrets with the units' credential, or without one for an empty ARN."""
+    """Return a container's secrets: the units' credential, or none if the ARN is empty."""
     others = [secret for secret in secrets if secret["name"] != CREDENTIAL_VARIABLE]
     return [*others, {"name": CREDENTIAL_VARIABLE, "valueFrom": arn}] if arn else others
 
 
 def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapping[str, str]], setup: str) -> None:
-    """Raise UsageError unless containers get this manager's credential. base: name of the definition."""
+    """Raise UsageError unless the definition `base` passes this manager's credential to its containers."""
     given = next((secret["valueFrom"] for secret in secrets if secret["name"] == CREDENTIAL_VARIABLE), "")
     wanted = parameter_name(config, base) if units_credential(config) else ""
     if given.rpartition(":parameter")[2] != wanted:
@@ -288,9 +288,8 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The units' credential as a SecureString (free of charge). Without a credential, the parameter does not exist. ECS
-    (also for Batch) passes it from there to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags
-    never contain the credential."""
+    """The units' credential as a SecureString (free of charge). The parameter exists only if there is a credential. ECS
+    (also for Batch) passes it on as SCALER_CREDENTIAL. Definitions, other requests, and tags never contain it."""
 
     service, kind = "ssm", "parameter"
 

@@ -1,5 +1,5 @@
-"""Runs `setup` and `teardown` over a list of resources. Each step first checks the current state, and never touches a
-resource without the tag `scaler:managed`. `show` is a dry run of `setup`."""
+"""Runs `setup` and `teardown` over a list of resources. Each step checks the current state first and changes only
+resources with the tag `scaler:managed`. `show` is a dry run of `setup`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MAX_PAUSE_SECONDS = 8.0
 ROLE_SECONDS = 30.0  # time for a new role to propagate
 _COLUMN = 13
 
-Change = tuple[str, Callable[[], object]]  # text of the change, and the action
+Change = tuple[str, Callable[[], object]]  # description of the change, and the action
 
 
 class Account:
-    """The account to set up, and its printed lines. dry_run: print actions without performing them."""
+    """The AWS account to set up. Prints one line per action. dry_run: print actions without performing them."""
 
     def __init__(self, settings: AwsSettings, verb: Verb, say: Callable[[str], None], *, dry_run: bool) -> None:
         settings = with_region(settings)
@@ -77,7 +77,7 @@ class Account:
         time.sleep(Backoff(PAUSE_SECONDS, MAX_PAUSE_SECONDS, jitter=0.0).seconds(tries))
 
     def when_roles_are_known(self, action: Callable[[], object]) -> None:
-        """Retry an action that AWS refuses because of a new role. Raises AwsError."""
+        """Run an action, and retry it while AWS refuses it because a role is new. Raises AwsError."""
         deadline = time.monotonic() + ROLE_SECONDS
         for tries in itertools.count(1):
             try:
@@ -86,7 +86,7 @@ class Account:
                 if not re.search("profile|role", error.message.lower()) or time.monotonic() > deadline:
                     raise
                 if tries == 1:
-                    self.line("waiting", f"for a role that AWS does not know yet: {error}")
+                    self.line("waiting", f"for a new role to take effect: {error}")
                 self.pause(tries)
             else:
                 return

@@ -1,4 +1,4 @@
-"""Runs workers on EC2 instances, which outlive their manager and shut down when their agent exits."""
+"""Runs workers on EC2 instances. Instances outlive their manager and shut down when their agent exits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
     """Linux image for the instances."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
-    """Bucket that `setup` creates, and from which instances without ec2_python install this version of scaler."""
+    """Bucket from which instances without ec2_python install this version of scaler. `setup` creates it."""
     ec2_instance_types: Annotated[Names, length(1, 50), Setting(metavar="TYPE")] = ("m7i.xlarge",)
     """Acceptable instance types. EC2 provides the cheapest available type. More types make spot capacity easier to
     get."""
@@ -64,7 +64,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run as root on each instance before its worker starts."""
     ec2_python: Annotated[Name | None, Setting(default_text="installed by uv", metavar="PATH")] = None
-    """Python in the image that has this version of scaler, plus boto3 if the cluster has keys. Otherwise, instances
+    """Python in the image with this version of scaler, and with boto3 if the cluster uses keys. Default: instances
     install scaler from s3_bucket."""
 
     def check(self) -> None:

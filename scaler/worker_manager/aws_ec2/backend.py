@@ -1,4 +1,4 @@
-"""The backend of the type aws_ec2. An unanswered CreateFleet is repeated with its client token."""
+"""The backend of the type aws_ec2. Retries an unanswered CreateFleet with the same client token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
-STOP_GRACE_SECONDS = 100.0  # time for running tasks of a stopped worker; a spot notice is sent two minutes in advance
+STOP_GRACE_SECONDS = 100.0  # grace period for running tasks; a spot notice is sent two minutes in advance
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"
@@ -39,7 +39,7 @@ exec {command}
 """
 _SCRIPT = """\
 #!/bin/sh
-# Runs a worker of scaler, and shuts this machine down when it has exited, whatever goes wrong before.
+# Runs a scaler worker, then shuts this machine down, even if an earlier step fails.
 sh -c {worker}
 shutdown -h now
 """
@@ -54,7 +54,7 @@ def check_source(config: AwsEc2Config) -> None:
 
 
 def user_data(config: AwsEc2Config, credential: str) -> str:
-    """Return an instance's script. credential: name of its parameter, or empty. Raises UsageError."""
+    """Return an instance's boot script. credential: name of the credential's parameter, or empty. Raises UsageError."""
     check_source(config)
     arguments = ["--slots", str(config.ec2_slots), "--region", config.aws_region]
     if credential:
@@ -173,7 +173,7 @@ class Ec2Backend(PolledBackend):
             noun="instances",
             stop_by_hand=f"terminate each with `aws ec2 terminate-instances --region {config.aws_region} "
             "--instance-ids INSTANCE`",
-            # The upper bound over all types.
+            # The price is an upper bound for all types.
             capacity=Capacity.of_units(
                 min(slots),
                 max_instances(config),
@@ -267,7 +267,7 @@ class Ec2Backend(PolledBackend):
             if (self._credential or self._config.is_installed) and not profile:
                 raise BackendError(
                     f"the launch template {self._config.ec2_launch_template} has no instance profile, which "
-                    f"instances need to read their credential and what they install: run {SETUP}"
+                    f"instances need to read their credential and packages: run {SETUP}"
                 )
             if missing := self._missing_package():
                 raise BackendError(missing)
@@ -293,7 +293,7 @@ class Ec2Backend(PolledBackend):
             _log.warning("cannot read the bucket %s: %s", config.s3_bucket, error)
             return ""
         return (
-            f"the bucket {config.s3_bucket} does not contain this build of scaler {__version__} with these "
+            f"the bucket {config.s3_bucket} does not contain this build of scaler {__version__} with the current "
             f"requirements for {base}: run {SETUP}"
         )
 
@@ -313,7 +313,7 @@ def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
 
 def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
     for at in range(0, len(instance_ids), MAX_DESCRIBED):
-        # A filter, because EC2 rejects a list of ids with an unknown id.
+        # Filter, because EC2 rejects an id list that contains an unknown id.
         some = [{"Name": "instance-id", "Values": list(instance_ids[at : at + MAX_DESCRIBED])}]
         for reservation in ec2.items("DescribeInstances", "Reservations", Filters=some):
             yield from reservation["Instances"]

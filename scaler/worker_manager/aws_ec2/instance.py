@@ -56,7 +56,7 @@ class Metadata:
 
 
 def notice(metadata: Metadata) -> str:
-    """Return when and how EC2 will reclaim this instance; empty without a notice or an answer."""
+    """Return how and when EC2 will reclaim this instance, or "" if there is no notice or no answer."""
     try:
         found = metadata.get("spot/instance-action")
         document = json.loads(found) if found else {}
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--region", default="")
     parser.add_argument("--credential", default="")
     given = parser.parse_args(arguments)
-    take_credential()  # a credential that the machine's setup put in the environment
+    take_credential()  # a credential from the machine's environment
     secret = credential_text() or (_credential(given.credential, given.region) if given.credential else "")
     metadata = Metadata(os.environ.get(METADATA_VARIABLE) or METADATA)
     slots = given.slots or usable_cpus()

@@ -15,7 +15,7 @@ from scaler.worker_manager.aws.setup import MANAGED_PAIRS, Account, Change, Reso
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, backend
 from scaler.worker_manager.backend import units_credential
 
-PURPOSE = "the instances, to read what they install and their credential"
+PURPOSE = "the instances, to read their packages and credential"
 
 
 def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:

@@ -43,9 +43,9 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     backend: Literal["batch"] = "batch"
     """Service that runs the jobs."""
     mode: Literal["offload"] = "offload"
-    """What a job runs: one task."""
+    """Content of a job: one task."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = -1
-    """Maximum tasks that run at once; -1: limited only by max_concurrent_jobs."""
+    """Maximum number of tasks at once; -1: limited only by max_concurrent_jobs."""
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100

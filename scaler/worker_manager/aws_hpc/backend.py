@@ -1,4 +1,4 @@
-"""The requests to AWS Batch and S3, and the meaning of a job's end."""
+"""Sends requests to AWS Batch and S3, and interprets how a job ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
 S3_READ_TIMEOUT_SECONDS = 60.0
-NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
+NO_REASON = "AWS Batch gives no reason: check that the compute environment is VALID and large enough for the job"
 _LOST_HOST = ("Host EC2", "Your Spot Task was interrupted")
 _TIMEOUT = "attempt duration exceeded timeout"
 _NOT_STARTED = "Task failed to start"
@@ -49,15 +49,15 @@ class BatchService:
         words = newest.get("containerProperties", {}).get("command", ())
         command = " ".join(words)
         if installs_other(words, partial(package_of, self._config, self._config.event_loop)):
-            text = f"the job definition {name!r} does not install this version of scaler with these requirements"
+            text = f"the job definition {name!r} does not install this version of scaler with the current requirements"
             raise AwsError(f"{text}: run {requests.SETUP}", "refused")
         if re.search(r"pip install .*\bscaler(\[[^]]*])?==", command):
             text = f"the job definition {name!r} installs scaler by name, which may belong to another project"
             raise AwsError(f"{text}: run {requests.SETUP}", "refused")
         owner = (newest.get("tags") or {}).get(requests.OWNER_TAG)
         if owner not in (None, requests.owner_of(self._config)):
-            text = f"the job definition {name!r} was made for the worker manager {owner!r}, whose objects its jobs read"
-            raise AwsError(f"{text}: give this manager another job_definition, and run {requests.SETUP}", "refused")
+            text = f"the job definition {name!r} gives jobs access to objects of the worker manager {owner!r}"
+            raise AwsError(f"{text}: set another job_definition for this manager, and run {requests.SETUP}", "refused")
         return str(newest["jobDefinitionArn"])
 
     def check_queue(self) -> None:
@@ -118,7 +118,7 @@ class BatchService:
 
 
 def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of an array's children by state. A plain job counts as its only child."""
+    """Return the number of an array's children per state. A plain job counts as one child."""
     array = job.get("arrayProperties") or {}
     if "size" not in array:
         return {str(job["status"]): 1}
@@ -149,10 +149,10 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
     if any(text.startswith(_LOST_HOST) for text in (status_reason, str(attempt.get("statusReason") or ""))):
         return Outcome.NOT_STARTED, f"{where} lost its host: {reason}"
     if has_not_read(job):
-        text = f"{where} could not read its task: does its role allow that, and is the same scaler in its image?"
+        text = f"{where} could not read its task: check its role's permissions and the version of scaler in its image"
         return Outcome.NOT_STARTED, text + log
     if code == requests.EXIT_NO_RESULT:
-        return Outcome.WORKER_LOST, f"{where} could not write the result: does its role allow that?{log}"
+        return Outcome.WORKER_LOST, f"{where} could not write the result: check its role's permissions{log}"
     has_run = any(each.get("startedAt") for each in (job, *(job.get("attempts") or ())))
     if status_reason.startswith(_NOT_STARTED) or not has_run:
         return Outcome.NOT_STARTED, f"{where} did not start: {reason}"
@@ -201,7 +201,7 @@ class SessionObjects:
         delete_objects(self._s3, self._bucket, keys)
 
     def clear(self) -> None:
-        """Remove all objects of this session. After a kill, its objects expire instead."""
+        """Remove all objects of this session. If the manager is killed, they expire instead."""
         self.delete(list(object_keys(self._s3, self._bucket, self._prefix)))
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
-"""The executor: submits calls as AWS Batch jobs, and reports results and failures. One thread polls and owns the
-tracking; the agent's thread sends it notes. Jobs are described before results are listed, so that an ended job without
-a listed result definitely has no result."""
+"""Runs calls as AWS Batch jobs. A polling thread owns the tracking and gets notes from the agent's thread. Jobs are
+described before results are listed, so a job that ended without a listed result has none."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def make_executor(config: OffloadConfig) -> BatchExecutor:
 
 
 class BatchExecutor:
-    """An `Executor`. Raises UsageError for an unknown region or profile."""
+    """An `Executor` for AWS Batch. Raises UsageError for an unknown region or profile."""
 
     def __init__(self, config: AwsHpcConfig) -> None:
         self._config = config
@@ -73,7 +72,7 @@ class BatchExecutor:
         self._objects = backend.SessionObjects(config, self._session, aws)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._tracking = Tracking(time.monotonic())
-        self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()  # changes of the tracking, in order
+        self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()  # queued changes to the tracking
         self._has_updates = False
         self._is_closing = False
         self._report: Callable[[c.Report], None] = lambda _: None
@@ -87,7 +86,7 @@ class BatchExecutor:
         self._degraded_reason = ""
         self._thread = threading.Thread(target=self._work, name="poller")
 
-    # -- the executor's verbs
+    # -- the `Executor` methods
 
     def start(self, report: Callable[[c.Report], None]) -> None:
         """Check queue, definition, and bucket, and terminate jobs of earlier sessions. Raises AwsError."""
@@ -112,7 +111,7 @@ class BatchExecutor:
         self._notes.put(partial(self._tracking.cancel, keys))
 
     def close(self) -> None:
-        """Terminate all remaining jobs and remove all objects. Raises ScalerError with any possible leftovers."""
+        """Terminate all remaining jobs and remove all objects. Raises ScalerError that names possible leftovers."""
         self._is_closing = True
         self._notes.put(lambda: None)
         if self._thread.is_alive():
@@ -137,7 +136,7 @@ class BatchExecutor:
         self._upload({name: block for each in batch for name, block in each.blocks.items()})
         self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)
-        # Recorded before the job exists, because unexpected results are removed.
+        # Record the submission before the job exists, because results of unknown submissions are removed.
         self._notes.put(partial(self._tracking.add, made, time.monotonic()))
         try:
             job_id = self._service.submit(request)
@@ -235,7 +234,7 @@ class BatchExecutor:
         jobs = {job_id: str(job["jobName"]) for job_id, job in self._service.alive().items()}
         if new := self._tracking.listed(jobs, lambda name: owns(self._config, name, self._session), now):
             _log.warning(
-                "terminating %s of earlier agents or unanswered requests: the tasks run again", counted(new, "job")
+                "terminating %s of earlier agents or unanswered requests: their tasks run again", counted(new, "job")
             )
 
     def _terminate_pending(self) -> None:
@@ -248,7 +247,7 @@ class BatchExecutor:
             error = attempt.exception()
             if not self._tracking.terminated(job_id, is_done=error is None):
                 _log.error("the job %s may still run: %s", job_id, error)
-            # A child of a newly submitted array may be refused, because Batch does not list it yet.
+            # Batch may refuse to terminate a child of a new array that it does not list yet.
             if not (isinstance(error, AwsError) and error.kind == "refused"):
                 first = first or error
         if first is not None:
@@ -287,7 +286,7 @@ class BatchExecutor:
         for made in known:
             if (job := described.get(made.job_id)) is None:
                 lost = self._tracking.not_found(made, time.monotonic())
-                self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch no longer knows the job {made.job_id}")
+                self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch no longer lists the job {made.job_id}")
             else:
                 made.not_found_since, made.counts = None, backend.counts_of(job)
                 self._list_children(made)
@@ -315,9 +314,9 @@ class BatchExecutor:
 
     def _take_results(self) -> set[tuple[int, int]]:
         found = self._objects.results()
-        self._take_notes()  # results may belong to submissions since the poll began
+        self._take_notes()  # results may belong to submissions made since the poll began
         awaited = {position for position in found if self._tracking.is_awaited(*position)}
-        # Results that were read remain listed until removed; late ones are not awaited.
+        # Unawaited: results already read but still listed, and results of closed calls.
         self._tracking.discard(key for position, key in found.items() if position not in awaited)
         readings = {self._pool.submit(self._read, found[position], *position): position for position in awaited}
         error: AwsError | None = None
@@ -332,7 +331,7 @@ class BatchExecutor:
             assert key is not None, "only notes change which results are awaited"
             if isinstance(failure, ProtocolError):
                 _log.error("refused a result: %s object=%s", failure, escaped(found[position]))
-                self._tracking.terminate(filter(None, [job_id]))  # the job may be running, so the task is retried
+                self._tracking.terminate(filter(None, [job_id]))  # the job may still run, and the task is retried
                 self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
                 self._report(c.CallFinished(*key, reading.result()))
@@ -346,9 +345,9 @@ class BatchExecutor:
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in backend.ENDED:
-                continue  # the list was outdated
+                continue  # still running: the list was outdated
             if backend.has_not_read(job):
-                self._shared.uploaded.clear()  # on their next use, because some may be missing in S3
+                self._shared.uploaded.clear()  # upload all again, because some may be missing in S3
             outcome, text = backend.classify_exit(job, self._config.job_timeout_minutes)
             key = self._tracking.over(*jobs[job_id], time.monotonic(), has_result=False)
             if key is not None:
@@ -360,6 +359,6 @@ class BatchExecutor:
         elif not self._stuck_reason:
             waiting = next(each for each in self._tracking.known() if "RUNNABLE" in each.counts)
             self._stuck_reason = (
-                f"tasks wait in the job queue {self._config.job_queue} for more than {STUCK_SECONDS / 60:g} "
-                f"minutes, and none runs: {self._service.waiting_reason(described[waiting.job_id])}"
+                f"no task of the job queue {self._config.job_queue} has started for more than {STUCK_SECONDS / 60:g} "
+                f"minutes: {self._service.waiting_reason(described[waiting.job_id])}"
             )

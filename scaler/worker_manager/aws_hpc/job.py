@@ -19,7 +19,7 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc import requests
 from scaler.worker_manager.aws_hpc.objects import KEY_BYTES, call_of, restored, signed
 
-ATTEMPTS = 6  # nothing above this program retries
+ATTEMPTS = 6  # no caller of this program retries
 READ_TIMEOUT_SECONDS = 60.0
 _PID = os.getpid()
 
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def read_call(spec: requests.JobSpec, s3: AwsClient, index: int) -> tuple[bytes, Buffer | Call]:
-    """Return the session's key and a job's call, which is bytes if this version cannot read it. Raises ScalerError."""
+    """Return the session's key and the job's call, as bytes if this version cannot parse it. Raises ScalerError."""
     place = {"Bucket": spec.bucket, "Key": spec.call_key}
     data = call_of(lambda begin, end: s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES)
     key, packed = data[:KEY_BYTES], memoryview(data)[KEY_BYTES:]

@@ -1,11 +1,11 @@
-"""The objects that jobs read and write in S3. Pure.
+"""Format of the objects that jobs read and write in S3. Pure.
 
-An array job's calls are one object, from which each child reads its own call. Layout, little endian: magic (8 bytes),
-number of calls (u32), end of each call (u64 each, counted from the end of this table), the calls.
+One object contains all calls of an array job, and each child reads only its own call. Layout, little endian: magic (8
+bytes), number of calls (u32), end of each call (u64 each, counted from the end of this table), the calls.
 
-A *block* is one payload of a call: function, serializer, code, arguments, or an input. A repeated block is replaced in
-its call by a reference with the block's SHA-256, and becomes an object of the session. Jobs verify the digest, so the
-object cannot be replaced. Other blocks remain in their call.
+A *block* is one payload of a call: function, serializer, code, arguments, or an input. A repeated block becomes an
+object of the session, and its calls refer to it by SHA-256. Jobs verify the digest, so the object cannot be replaced.
+Other blocks remain in their call.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _HEAD = struct.Struct("<8sI")
 MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of PutObject. Source: S3 user guide.
 
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
-MAX_SEEN = 10_000  # blocks remembered, to detect repetitions
-KEY_BYTES = 32  # size of the session's key, which precedes each call and signs its job's result
+MAX_SEEN = 10_000  # number of recent blocks in which repetitions are detected
+KEY_BYTES = 32  # size of the session's key, which precedes each call and signs each result
 
 _REFERENCE = b"\xfe"
 _REFERENCE_BYTES = 1 + hashlib.sha256().digest_size
@@ -41,7 +41,7 @@ def pack_bundle(calls: Sequence[bytes]) -> bytes:
 
 
 def call_of(read: Read, index: int, first_bytes: int) -> bytes:
-    """Return one packed call, with a single read if the first bytes contain it. Raises ProtocolError."""
+    """Return one packed call, without another read if the first bytes contain it. Raises ProtocolError."""
     first = read(0, first_bytes)
     if len(first) < _HEAD.size or first[:8] != MAGIC:
         raise ProtocolError(f"the calls do not begin with {MAGIC.decode()} (size {len(first)})")
@@ -65,7 +65,7 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PackedCall:
-    """A call as bytes, without its shared blocks."""
+    """A call packed as bytes, and the shared blocks that were removed from it."""
 
     call: Call
     data: bytes
@@ -73,7 +73,7 @@ class PackedCall:
 
 
 class SharedObjects:
-    """The shared objects of a session by name. They stay in S3 until its end. uploaded: names; for any thread."""
+    """The shared objects of a session by name, kept in S3 until the session ends. uploaded: names; thread-safe."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -130,7 +130,7 @@ def verified(key: bytes, number: int, index: int, data: Buffer) -> memoryview:
     view = memoryview(data)
     signature, content = view[:KEY_BYTES], view[KEY_BYTES:]
     if not hmac.compare_digest(signature, _signature(key, number, index, content)):
-        raise ProtocolError("it is not signed with the key of this session: something other than its job wrote it")
+        raise ProtocolError("it is not signed with the key of this session, so its job did not write it")
     return content
 
 

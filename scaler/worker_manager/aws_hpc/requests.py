@@ -23,7 +23,7 @@ MAX_BASE_CHARACTERS = 64
 
 
 def cluster_of(config: AwsHpcConfig) -> str:
-    """Return the scheduler's address, with the host if on loopback, because two machines may use the same file."""
+    """Return the scheduler's address, with the host if on loopback, because machines may share a config file."""
     address = config.worker_scheduler_address
     return f"{address} on {platform.node()}" if is_loopback(local_address(address)) else address
 
@@ -44,11 +44,11 @@ def child_id(job_id: str, index: int, size: int) -> str:
 
 
 def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
-    """Return whether a job belongs to this manager, in any mode and with any `name`. session: any by default."""
+    """Return whether a job's name belongs to this manager, with any `name` setting. session: default: any session."""
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
-OWNER_TAG = "scaler:manager"  # on a definition from `setup`: the manager whose objects its jobs read
+OWNER_TAG = "scaler:manager"  # tag of a definition: the manager whose objects its jobs can read
 
 
 def owner_of(config: AwsHpcConfig) -> str:
@@ -73,8 +73,8 @@ JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 
 FIRST_BYTES = 128 * 1024  # size of a job's first read of the object with the calls
 
-EXIT_NO_CALL = 90  # the job could not read its call, so the task did not start
-EXIT_NO_RESULT = 91  # the task ran, and its result could not be written
+EXIT_NO_CALL = 90  # the job could not read its call and did not run the task
+EXIT_NO_RESULT = 91  # the task ran, but its result could not be written
 EXIT_TERMINATED = 143  # the job received SIGTERM (128 + 15, as in shells)
 
 
@@ -114,7 +114,7 @@ def object_key(keys: str, name: str) -> str:
 
 
 def call_request(config: AwsHpcConfig, definition: str, session: str, number: int, size: int) -> tuple[Fields, str]:
-    """Return the parameters of SubmitJob for calls, and the key of their object. definition: ARN, whose command runs
+    """Return SubmitJob's parameters and the key of the object with the calls. definition: ARN of a definition that runs
     JOB_MODULE. size: number of calls."""
     spec = JobSpec(config.aws_region, config.s3_bucket, keys_of(config, session), number)
     variables = {JOB_SPEC_VARIABLE: spec.to_json(), HASH_SEED_VARIABLE: own_hash_seed()}
@@ -123,7 +123,7 @@ def call_request(config: AwsHpcConfig, definition: str, session: str, number: in
         "jobQueue": config.job_queue,
         "jobDefinition": definition,
         "containerOverrides": {"environment": [{"name": key, "value": value} for key, value in variables.items()]},
-        # The scheduler reruns the task of a lost host, without counting the attempt.
+        # If a host is lost, the scheduler reruns its task without counting the attempt.
         "retryStrategy": {"attempts": 1},
         "timeout": {"attemptDurationSeconds": config.job_timeout_minutes * 60},
         "tags": owner_tags(config.worker_manager_id, cluster_of(config)),

@@ -29,7 +29,7 @@ RULE_ID = "scaler-expiry"
 def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     base = config.job_definition
     if ":" in base:
-        raise UsageError(f"job_definition = {base!r} names a revision: {verb} is for a definition by its name alone")
+        raise UsageError(f"job_definition = {base!r} names a revision: {verb} needs the name without a revision")
     config = with_region(config)
     with closing(Account(config, verb, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
@@ -62,8 +62,8 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         wanted = [bucket, package, logs, execution, jobs, *hosts, environment, queue, definition]
         if verb == "teardown":
             if not queue.teardown():
-                return 1  # the jobs in the queue use the other resources
-            hosts = [profile, host_role]  # left by an earlier setup for instances
+                return 1  # jobs in the queue use the other resources
+            hosts = [profile, host_role]  # an earlier setup may have used instances
         to_remove = [environment, definition, *hosts, execution, jobs, logs, package, bucket]
         return run(account, wanted, to_remove)
 
@@ -107,7 +107,7 @@ def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
 
 
 def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) -> Fields:
-    """Return the resources for CreateComputeEnvironment. profile_arn: of instances, if any."""
+    """Return the resources for CreateComputeEnvironment. profile_arn: the profile of instances, if any."""
     resources: Fields = {
         "type": config.batch_capacity,
         "maxvCpus": config.max_concurrent_jobs * config.batch_cpu,
@@ -142,7 +142,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
             *([{"type": "GPU", "value": str(config.batch_gpus)}] if config.batch_gpus else []),
         ],
         "logConfiguration": logging,
-        # The init process reaps tasks' orphans.
+        # An init process reaps orphaned processes of tasks.
         "linuxParameters": {"initProcessEnabled": True},
     }
     if config.is_fargate:
@@ -150,7 +150,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         if config.batch_cpu_architecture != "X86_64":
             container["runtimePlatform"] = platform_of(config.batch_cpu_architecture)
     elif config.batch_image is None:
-        # Jobs on one instance install once. They can write to the folder, so other definitions use other folders.
+        # Jobs on one instance share an installation. They can write to its folder, so each definition has its own.
         folder = f"{packages.CACHE}/{config.job_definition}"
         container["volumes"] = [{"name": "packages", "host": {"sourcePath": folder}}]
         container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": packages.CACHE}]
@@ -163,7 +163,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
 
 
 class Bucket(aws.BucketResource):
-    """The bucket for calls and results, with objects that expire."""
+    """The bucket for calls and results. Its objects expire."""
 
     changes_foreign = True
 
@@ -227,7 +227,7 @@ class JobDefinitionResource(Resource):
         return next(reversed(self.describe_all()), None)
 
     def check_owner(self, owner: str) -> None:
-        """Raise UsageError if it belongs to another manager: its role would let both managers' jobs read all calls."""
+        """Raise UsageError if another manager owns the definition: both managers' jobs could read all calls."""
         found = (self.describe() or {}).get("tags", {}).get(OWNER_TAG, owner)
         if found != owner:
             raise UsageError(f"the {self.what} belongs to the worker manager {found!r}: choose another job_definition")
@@ -251,14 +251,14 @@ class JobDefinitionResource(Resource):
 
 
 CHANGEABLE = ("maxvCpus", "subnets", "securityGroupIds")
-VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if instances must end first
+VALID_SECONDS = 300.0  # time limit of a change, which takes seconds on Fargate, and minutes if instances must end first
 
 
 class _Changing(Resource):
-    """A resource with slow changes: `describe` waits until they are complete, even changes from an interrupted run."""
+    """A resource that changes slowly: `describe` waits for pending changes, even those from an interrupted run."""
 
     service = "batch"
-    member: ClassVar[str]  # name of the member in requests; plural with an s
+    member: ClassVar[str]  # name of the field in requests; the plural adds an s
 
     def ask(self, verb: str, *, plural: str = "", **parameters: Any) -> Fields:
         return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)
@@ -323,7 +323,7 @@ class QueueResource(_Changing):
 
 
 class EnvironmentResource(_Changing):
-    """The queue's compute environment. Not touched if the queue is not ours."""
+    """The queue's compute environment. Unchanged if Scaler did not create the queue."""
 
     kind, member = "compute environment", "computeEnvironment"
 
@@ -348,7 +348,7 @@ class EnvironmentResource(_Changing):
 
     def changes(self, found: Fields) -> Sequence[Change]:
         current = found.get("computeResources") or {}
-        # Keep additional values in the service.
+        # Compare only our values: the service adds others.
         changed = {
             name: wish
             for name, wish in self._resources().items()

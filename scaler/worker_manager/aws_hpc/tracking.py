@@ -1,7 +1,7 @@
-"""The submissions of a session and the pending work on them. Pure: time is an argument. A *submission* is one
+"""The submissions of a session and their pending actions. Pure: time is an argument. A *submission* is one
 SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until its result is read,
-it fails, or it is cancelled. Invariants: a call is open in at most one submission; a submission
-is dropped once it has no open calls, and only then its calls may be removed from S3."""
+it fails, or it is cancelled. Invariants: a call is open in at most one submission; a submission is dropped once it has
+no open calls, and only then may its calls be removed from S3."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2  # larger batches are split, to limit the memory for copies
 UNANSWERED_SECONDS = 20.0  # an unanswered submission not listed after this time counts as failed
-GIVEN_UP_SECONDS = 600.0  # duration of the search for a failed submission, whose jobs are terminated
+GIVEN_UP_SECONDS = 600.0  # how long to search for jobs of a failed submission, to terminate them
 SEARCH_PAUSE_SECONDS = 5.0
 MAX_TERMINATE_TRIES = 100
-NOT_FOUND_SECONDS = 120.0  # a job that Batch does not find for this long does not exist
+NOT_FOUND_SECONDS = 120.0  # a job that Batch has not found for this long does not exist
 STUCK_SECONDS = 120.0
 FIRST_POLL_SECONDS = 0.5
 LAST_POLL_SECONDS = 10.0
@@ -27,14 +27,13 @@ QUIET_SHARE = 0.1  # poll interval as a share of the time without progress
 
 
 def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
-    """Return the pause before the next poll. has_updates: there was a submission or cancellation since the last
-    poll."""
+    """Return the pause before the next poll. has_updates: calls were submitted or cancelled since the last poll."""
     quiet_share = 0.0 if has_updates else quiet_seconds * QUIET_SHARE
     return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
 
 def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
-    """Yield batches for as few jobs as possible."""
+    """Split calls into as few jobs as possible."""
     batch: list[PackedCall] = []
     size = 0
     for each in calls:
@@ -87,7 +86,7 @@ class CallSubmission:
 
 
 class Tracking:
-    """All submissions of a session, pending terminations, and obsolete objects. For one thread."""
+    """All submissions of a session, pending terminations, and obsolete objects. Not thread-safe."""
 
     def __init__(self, now: float) -> None:
         self._submissions: dict[int, CallSubmission] = {}
@@ -133,7 +132,7 @@ class Tracking:
         return left
 
     def not_found(self, submission: CallSubmission, now: float) -> list[CallKey]:
-        """Record that Batch does not find a job. Return its open calls if it has been missing for long."""
+        """Record that Batch does not find a job. Return its open calls if it has been missing for too long."""
         submission.counts = {}
         if submission.not_found_since is None:
             submission.not_found_since = now
@@ -206,8 +205,7 @@ class Tracking:
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
-        """Terminate unwanted jobs, given names by id; return the number of new ones. is_own: whether a job is this
-        session's, by name."""
+        """Terminate unwanted jobs and return how many are new. jobs: names by id. is_own: tests a name."""
         found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
         new = found - self._unwanted
         self._unwanted |= new

@@ -1,4 +1,4 @@
-"""Runs workers as ECS tasks on Fargate, which outlive their manager. A new manager finds them by `startedBy`."""
+"""Runs workers as ECS tasks on Fargate. Tasks outlive their manager, and a new manager finds them by `startedBy`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     ecs_task_image: Annotated[Name | None, Setting(default_text="the official Python image", metavar="IMAGE")] = None
     """Container image with this version of scaler. Without it, tasks install scaler from s3_bucket."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
-    """Bucket that `setup` creates, and from which tasks without an image install this version of scaler."""
+    """Bucket from which tasks without an image install this version of scaler. `setup` creates it."""
     ecs_task_cpu: Annotated[Count, Setting(metavar="COUNT")] = 4
     """CPUs and workers per task."""
     ecs_task_memory: Annotated[Count, Setting(metavar="GB")] = 30

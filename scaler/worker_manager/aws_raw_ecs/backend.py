@@ -1,4 +1,4 @@
-"""The backend of the type aws_raw_ecs. An unanswered RunTask is repeated with its client token."""
+"""The backend of the type aws_raw_ecs. Retries an unanswered RunTask with the same client token."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.backend import CONTAINER, WORKER_COMMAND, BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
-STOP_SECONDS = 120  # from SIGTERM to SIGKILL: Fargate's maximum, and the notice of a spot task
-STOP_GRACE_SECONDS = 110.0  # time for running tasks of a stopped worker
+STOP_SECONDS = 120  # time from SIGTERM to SIGKILL: Fargate's maximum, and a spot task's notice
+STOP_GRACE_SECONDS = 110.0  # grace period for running tasks of a stopped worker
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 
@@ -42,9 +42,9 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 
 
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
-    """Return the definition to register, without family and tags. Raises UsageError. current: the newest revision,
-    whose roles, volumes, variables, and logging are kept. extras: `logConfiguration`, `credential` (ARN of the
-    parameter), other fields."""
+    """Return the definition to register, without family and tags. Raises UsageError. current: the newest revision; its
+    roles, volumes, variables, and logging are kept. extras: `logConfiguration`, `credential` (its parameter's ARN), and
+    others."""
     image, command = source_of(config)
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
@@ -55,7 +55,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
         "command": command,
         "essential": True,
         "stopTimeout": STOP_SECONDS,
-        # The init process reaps orphans of tasks.
+        # An init process reaps orphaned processes of tasks.
         "linuxParameters": {**(container.get("linuxParameters") or {}), "initProcessEnabled": True},
     }
     if "logConfiguration" in extras:
@@ -78,7 +78,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
 
 
 def registered(definition: Mapping[str, Any]) -> Fields:
-    """Return the fields of a definition that can be registered, without family and tags."""
+    """Return the fields of a definition that RegisterTaskDefinition accepts, without family and tags."""
     return {name: value for name, value in definition.items() if name in _registered_fields()}
 
 
@@ -125,8 +125,8 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
 
 
 def ensure_definition(config: AwsRawEcsConfig, ecs: AwsClient) -> Fields:
-    """Return the newest task definition, or a new one if it is missing or differs. Without an image, a definition that
-    installs another version of scaler is an error. Raises AwsError and UsageError."""
+    """Return the newest task definition; if it is missing or outdated, register a new one. Without an image, a
+    definition that installs another version of scaler is an error. Raises AwsError and UsageError."""
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
     wanted = wanted_definition(config, current, {})
@@ -136,12 +136,12 @@ def ensure_definition(config: AwsRawEcsConfig, ecs: AwsClient) -> Fields:
         containers = current["containerDefinitions"] if current is not None else ()
         if source_of(config)[1] not in [container.get("command") for container in containers]:
             raise UsageError(
-                f"the task definition {family} does not install this version of scaler with these requirements from "
+                f"the task definition {family} does not install this version and the current requirements from "
                 f"{config.s3_bucket}: run {SETUP}"
             )
     if current is None:
         _log.info(
-            "the task definition %s has no roles, so it has no logs and cannot use private images (%s)", family, SETUP
+            "the task definition %s has no roles: tasks have no logs and cannot use private images (%s)", family, SETUP
         )
     made = register(family, ecs, current, wanted)
     _log.info("registered the task definition %s:%d", family, made["revision"])
@@ -209,7 +209,7 @@ class EcsBackend(PolledBackend):
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         self._unanswered: tuple[Fields, float] | None = None
-        self._launches = float(LAUNCHES_AT_ONCE)  # number of launches allowed now; a debt delays the next launches
+        self._launches = float(LAUNCHES_AT_ONCE)  # launches allowed now; negative: the next launch waits
         self._launched_at = time.monotonic()
         if config.aws_endpoint_url is None:
             frame.warn_of_loopback("workers on ECS", config.worker_scheduler_address)
@@ -299,7 +299,7 @@ def unit_id_of(arn: str) -> str:
 
 
 def state_of(task: Mapping[str, Any]) -> UnitState:
-    """Return the state of a task. STOPPED: stopped by us, or exit code 0. FAILED: also if ECS reclaimed the task."""
+    """Return the state of a task. STOPPED: by Scaler, or exit code 0. FAILED: also if ECS reclaimed the task."""
     status = task.get("lastStatus", "")
     if status != "STOPPED":
         is_stopping = task.get("desiredStatus") == "STOPPED"

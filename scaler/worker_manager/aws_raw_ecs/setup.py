@@ -51,7 +51,7 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
 
 
 class Cluster(Resource):
-    """The cluster. If the cluster is foreign, setup only attaches the capacity provider."""
+    """The ECS cluster. If Scaler did not create it, setup only attaches the capacity provider."""
 
     service, kind = "ecs", "cluster"
     changes_foreign = True

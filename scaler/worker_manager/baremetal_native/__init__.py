@@ -43,8 +43,8 @@ class LocalAgents:
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: prefix of the units' ids. make_document: from unit id, which it may replace, and slots. credential:
-        returns the units' credential, or empty. sizes: slots of each unit, if they differ."""
+        """label: prefix of unit ids. make_document: called with unit id, which it may replace, and slots. credential:
+        returns the units' credential, or "". sizes: slots of each unit, if they differ."""
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
@@ -55,7 +55,7 @@ class LocalAgents:
         self._count = 0
         self._alive: dict[str, AgentProcess] = {}
         self._ended = EndedUnits()
-        # Readable when any process changes its state, because an epoll descriptor can be polled itself.
+        # This descriptor becomes readable when any process becomes ready or ends.
         self._epoll = select.epoll()
 
     def start(self, count: int) -> list[str]:
@@ -70,7 +70,7 @@ class LocalAgents:
                 raise BackendError(f"cannot start a worker's process: {error}", started) from error
             self._alive[agent.unit_id] = agent
             started.append(agent.unit_id)
-            # Closing a descriptor unregisters it.
+            # Closing these descriptors unregisters them.
             self._epoll.register(agent.ended, select.EPOLLIN)
             self._epoll.register(agent.ready_pipe, select.EPOLLIN)
         return started
@@ -119,7 +119,7 @@ class AgentProcess(ChildProcess):
 
     def __init__(self, command: Sequence[str], config: WorkerConfig, credential: str, now: float) -> None:
         document = config.to_json()
-        # A file instead of a pipe, so that an agent that writes to it never waits for the reader.
+        # A file instead of a pipe, so that an agent never blocks when it writes.
         self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
         environment = {
             WORKER_CONFIG_VARIABLE: document,
@@ -135,7 +135,7 @@ class AgentProcess(ChildProcess):
         self.unit_id = config.unit_id
         self.slots = config.slots
         self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"  # inherited by all its descendants
-        self.stop_at: float | None = None  # time of SIGTERM, which makes it return unstarted tasks and exit
+        self.stop_at: float | None = None  # time of SIGTERM; the agent then returns unstarted tasks and exits
         self._started_at = now
 
     def unit(self, now: float) -> Unit:

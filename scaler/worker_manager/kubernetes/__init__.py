@@ -1,4 +1,4 @@
-"""Runs workers as Kubernetes pods, which outlive their manager. A new manager finds them by a label."""
+"""Runs workers as Kubernetes pods. Pods outlive their manager, and a new manager finds them by a label."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_slots: Annotated[CountOrNone, Setting(default_text="0: k8s_cpu, at least 1", metavar="COUNT")] = 0
     """Workers per pod."""
     k8s_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """GPUs per pod. Workers offer them as the gpu capability unless per_worker_capabilities sets its own."""
+    """GPUs per pod. Workers offer them as the gpu capability unless per_worker_capabilities sets gpu."""
     k8s_gpu_resource: Annotated[Name, Setting(metavar="NAME")] = "nvidia.com/gpu"
     """Kubernetes resource name of a GPU."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
-    """YAML file with a base pod, for fields that have no setting, such as nodeSelector, tolerations, imagePullSecrets,
+    """YAML file with a pod template, for fields without a setting, such as nodeSelector, tolerations, imagePullSecrets,
     and volumes."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
     """Time from SIGTERM to SIGKILL when a pod is stopped, evicted, or preempted. Running tasks get 5 seconds less."""

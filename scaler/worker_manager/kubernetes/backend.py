@@ -23,11 +23,11 @@ from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 AT_ONCE = 8
-CONFLICT_ATTEMPTS = 4  # attempts per pod, because pods created at the same time under one quota conflict
+CONFLICT_ATTEMPTS = 4  # attempts per pod, because concurrent creations under one quota conflict
 CONFLICT_PAUSE_SECONDS = 0.05
 BLOCKED_SECONDS = 300.0  # a pod whose container cannot start for this long (no image, for example) counts as failed
 LOST_SECONDS = 30.0  # a pod that exists this long after its grace period is on a dead node
-SILENT_SECONDS = 10.0  # interval for reading events about a starting pod without a reason
+SILENT_SECONDS = 10.0  # interval for reading a starting pod's events, if its status has no reason
 MAX_REMOVED = 64
 REMOVE_AGAIN_SECONDS = 10.0
 
@@ -57,9 +57,9 @@ class KubernetesBackend(PolledBackend):
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
         self._unanswered: list[str] = []
-        self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods with a living unit
-        self._remove_at: dict[str, float] = {}  # reasons of ended pods
-        self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
+        self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods whose units have not ended
+        self._remove_at: dict[str, float] = {}  # time to remove each ended pod
+        self._since: dict[str, tuple[str, float]] = {}  # stage of each pod that has not ended, and the stage's start
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
         frame.warn_of_loopback("workers in pods", config.worker_scheduler_address)
@@ -81,7 +81,7 @@ class KubernetesBackend(PolledBackend):
                 uncertain = [name for name, error in failures.items() if error.is_uncertain]
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
-                    raise error  # the first error; further errors rarely differ
+                    raise error  # the first error: others rarely differ
         except (KubernetesError, ConfigError) as error:  # ConfigError: a credential without unit keys
             raise BackendError(str(error), started) from error
         return started
@@ -94,7 +94,7 @@ class KubernetesBackend(PolledBackend):
         return "stopping"
 
     def list_ids(self, *, search: bool) -> list[str]:
-        del search  # an update shows all
+        del search  # an update finds all pods
         gone = {pods.name_of(pod): pod for pod in self._api.update()}
         found = self._api.pods
         self._deleted = {name: pod for name, pod in self._deleted.items() if name in self._alive} | gone
@@ -113,7 +113,7 @@ class KubernetesBackend(PolledBackend):
                 found = self._seen(pod)
                 seen[name] = shown = self._with_time(name, pod, found, now)
                 if shown.state in ENDED:
-                    # A failed pod is kept for a while, so that users can inspect its log and events.
+                    # Keep a failed pod for a while, so that users can inspect its log and events.
                     kept_seconds = ENDED_SHOWN_SECONDS if found.state is UnitState.FAILED else 0.0
                     self._remove_at.setdefault(name, now + kept_seconds)
         return seen

@@ -1,5 +1,5 @@
-"""Requests to a cluster's API, and errors with a remedy. The official client is used only for configuration and
-authentication. Its models contain only their version's fields, so objects are dictionaries."""
+"""Requests to a cluster's API. Error texts name a remedy. The official client is used only for configuration and
+authentication. Objects are dictionaries, because the client's models lack fields of other API versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE_OBJECTS = 500
 USER_AGENT = f"scaler/{__version__}"
 METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
-"""One retry, for keep-alive connections that were closed. Names make every request idempotent."""
+"""One retry, in case a keep-alive connection was closed. Unique names make every request idempotent."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')  # a pod's name, which would make every text unique
 _USED = re.compile(r"used: .*?, (?=limited: )")
@@ -37,8 +37,8 @@ _CREDENTIALS = "the cluster rejects these credentials (401): renew them, or chan
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, or 0 if there was no answer. cause: the API's reason. is_uncertain: the API
-    may have acted on the request."""
+    """A failed request. code: HTTP status, or 0 if there was no answer. cause: API's reason. is_uncertain: the request
+    may have been executed."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)
@@ -54,7 +54,7 @@ class PodsApi:
         self._config = config
         self._selector = f"{OWNER_LABEL}={owner_of(config)}"
         self._lock = threading.Lock()
-        self._made: tuple[Configuration, urllib3.PoolManager] | None = None  # None after refused credentials
+        self._made: tuple[Configuration, urllib3.PoolManager] | None = None  # None after credentials were refused
         self.pods: dict[str, Fields] = {}
         self.namespace = config.k8s_namespace or ""
         self._client()
@@ -64,7 +64,7 @@ class PodsApi:
         return f"kubectl --namespace {self.namespace} delete pods,secrets --selector {self._selector}"
 
     def delete(self, plural: str, name: str, grace_seconds: int | None = None) -> None:
-        """Delete an object, which may be missing. grace_seconds: grace period of a pod; None for its own."""
+        """Delete an object if it exists. grace_seconds: the pod's grace period; None: as in its spec."""
         try:
             self.call(
                 "delete", plural, name, query={} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
@@ -74,7 +74,7 @@ class PodsApi:
                 raise
 
     def update(self) -> list[Fields]:
-        """Bring `pods` up to date. Return the pods that were deleted since the last call, in their last known state."""
+        """Update `pods`. Return the last known state of each pod deleted since the last call."""
         found: dict[str, Fields] = {}
         query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
         while query.get("continue", "first"):

@@ -18,19 +18,19 @@ from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.polled import SeenUnit
 
 Fields = dict[str, Any]  # an API object
-OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
+OWNER_LABEL = "scaler/owner"  # identifies an object's manager and scheduler
 CREDENTIAL_KEY = "credential"
 STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, leaving the worker time to return results
 NODE_LOST = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
-"""Deletes a pod from a dead node after 30 s, not the cluster's 300 s, because workers hold no data."""
+"""Deletes pods of a dead node after 30 s instead of the default 300 s, because workers store no data."""
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
+MAX_SLUG_CHARACTERS = 40  # complete names fit into the 63 characters of a DNS label
 _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal start
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPod(SeenUnit):
-    """is_blocked: a container cannot start, nor could another pod's: no image, no secret."""
+    """is_blocked: no pod of this kind could start, for example because an image or a secret is missing."""
 
     is_blocked: bool = False
 
@@ -63,7 +63,7 @@ def secret_of(config: KubernetesConfig, credential: str) -> Fields:
 
 
 def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, has_credential: bool) -> Fields:
-    """Return a unit's pod: the template with the settings. Raises UsageError if no container is named `worker`."""
+    """Return a unit's pod, from the template and the settings. Raises UsageError if no container is named `worker`."""
     pod = deepcopy(dict(template))
     marks = _marks(config)
     given = pod.get("metadata") or {}
@@ -74,7 +74,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "containers": containers,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.k8s_stop_seconds,
-        "enableServiceLinks": False,  # no environment variables for the namespace's services
+        "enableServiceLinks": False,  # sets no environment variables about the namespace's services
         "tolerations": [*(spec.get("tolerations") or ()), *({"key": key, **NODE_LOST} for key in NODE_TAINTS)],
     }
     spec.setdefault("shareProcessNamespace", True)  # the pod's init process then reaps orphans of tasks
@@ -83,7 +83,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
     annotations = (given.get("annotations") or {}) | marks["annotations"]
     metadata = {**given, "name": name, "labels": labels, "annotations": annotations}
     metadata.pop("generateName", None)
-    metadata.pop("namespace", None)  # k8s_namespace decides
+    metadata.pop("namespace", None)  # k8s_namespace applies
     return {**pod, "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -132,8 +132,8 @@ def name_of(pod: Mapping[str, Any]) -> str:
 
 
 def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_deleted: bool = False) -> SeenPod:
-    """Return the state of a unit. is_stopped: by this manager. is_deleted: the pod is gone, and this was its last
-    state. STOPPED: by this manager, or exit code 0. FAILED: also if the cluster removed the pod."""
+    """Return a unit's state. is_stopped: by this manager. is_deleted: `pod` is the last state of a deleted pod.
+    STOPPED: by this manager, or exit code 0. FAILED: also if the cluster removed the pod."""
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)
     waiting = _container_state(status).get("waiting") or {}

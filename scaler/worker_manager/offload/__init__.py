@@ -1,4 +1,4 @@
-"""Runs tasks elsewhere, with a local agent in front of an executor. The remote side needs no route to the scheduler."""
+"""Runs tasks remotely: a local agent passes them to an executor. The remote side needs no route to the scheduler."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _Settings = TypeVar("_Settings", bound=SettingsModel)
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadConfig(WorkerConfig):
-    """Document of one agent with `slots` tasks that run elsewhere."""
+    """Configuration of one agent that runs up to `slots` tasks remotely."""
 
     executor: str
-    """Factory of the executor: module:factory."""
+    """The executor's factory, as module:factory."""
     executor_settings: dict[str, object] = field(default_factory=dict)
     """Settings of the executor, as JSON values. No secrets, because the settings are passed in the environment."""
     task_minimum_seconds: float = 0.0
     """Minimum billed duration of a task, in seconds."""
 
     def settings(self, kind: type[_Settings]) -> _Settings:
-        """Return the settings that `document_of` has stored in executor_settings."""
+        """Return the settings that `document_of` stored in executor_settings."""
         return kind.from_json(json.dumps(self.executor_settings))
 
 
@@ -66,7 +66,7 @@ class OffloadBackend(LocalAgents):
         stop_grace_seconds: float = WorkerConfig.stop_grace_seconds,
         **facts: Any,
     ) -> None:
-        """executor: its factory as module:factory. settings: for the executor, as JSON values without secrets.
+        """executor: its factory as module:factory. settings: JSON values for the executor, without secrets.
         stop_grace_seconds: grace period of running tasks when the agent stops. facts: further fields of `Capacity`."""
         stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         capacity = Capacity.of_units(slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS, **facts)

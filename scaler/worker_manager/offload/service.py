@@ -1,5 +1,5 @@
-"""`python -m scaler.worker_manager.offload.service`: runs one agent whose tasks run elsewhere. Executes the commands of
-the agent's core, with stored objects and the executor's thread."""
+"""`python -m scaler.worker_manager.offload.service`: runs one agent whose tasks run remotely. Executes the commands of
+the agent's core, loads stored objects, and calls the executor in a thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class FetchedObjects:
-    """Stored objects as inline payloads, with a cache. For the running loop only."""
+    """Loads stored objects as inline payloads, with a cache. For use in one event loop."""
 
     def __init__(self, connect: Callable[[str], StorageClient], cache_bytes: int = CACHE_BYTES) -> None:
         self._connect = connect
@@ -55,7 +55,7 @@ class FetchedObjects:
             self._address = address
 
     async def payload(self, payload: Buffer) -> Buffer:
-        """Return the inline payload of a stored object, or the given payload. Raises errors of the storage client."""
+        """Return the payload, loaded from storage if it is a reference. Raises errors of the storage client."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return payload
         identifier = bytes(payload[1:17])
@@ -104,7 +104,7 @@ class FetchedObjects:
 
 
 class ServiceAgent(Agent):
-    """An agent whose tasks run elsewhere. Calls that arrive while the executor is busy form a batch."""
+    """An agent whose tasks run remotely. Calls that arrive while the executor is busy form a batch."""
 
     make_executor = c.ServiceCalls
 
@@ -247,7 +247,7 @@ class ServiceAgent(Agent):
 
 
 def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[Output | Printed]:
-    """Yield a task's output: live in chunks, or for storage."""
+    """Yield a task's output: in chunks if it is streamed, else as text to store."""
     for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
         if text and not stream_output:
             yield Printed([task], [is_stderr], [0], [bytes(text[:MAX_PRINTED_BYTES])])

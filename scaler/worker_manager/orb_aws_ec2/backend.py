@@ -100,7 +100,7 @@ class OrbBackend(PolledBackend):
         return "stopping"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Return all machines with one request. ORB skips unknown machines if there are several."""
+        """Return all machines to ORB with one request. ORB skips unknown machines if there are several."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:

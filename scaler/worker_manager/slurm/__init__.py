@@ -46,7 +46,7 @@ class SlurmConfig(WorkerManagerConfig):
     slurm_memory: Annotated[Memory, Setting(default_text="the system's default", metavar="SIZE")] = ""
     """Memory per job, such as 16G."""
     slurm_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """GPUs per job. Workers offer them as the gpu capability unless per_worker_capabilities sets its own."""
+    """GPUs per job. Workers offer them as the gpu capability unless per_worker_capabilities sets gpu."""
     slurm_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run in each job before its worker starts, such as module load python."""
     slurm_python: Annotated[Text, Setting(default_text="the manager's", metavar="PATH")] = ""
@@ -59,7 +59,7 @@ class SlurmConfig(WorkerManagerConfig):
     """Command that runs the batch commands on another host, such as ssh login. Receives a shell command line as its
     last argument."""
     slurm_backlog: Annotated[CountOrNone, Setting(metavar="COUNT")] = 1
-    """Number of queued jobs to keep in the queue when fewer units are needed, so that they keep their position."""
+    """Number of queued jobs to keep when fewer units are needed, so that the jobs keep their place in the queue."""
 
     def __post_init__(self) -> None:
         self.default("slurm_python", sys.executable)

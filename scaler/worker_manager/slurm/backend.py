@@ -1,7 +1,7 @@
 """The backend of the type slurm. The queue is the only record: one listing by name contains all of a manager's jobs.
 
-The commands of the batch system run locally or through `slurm_prefix`. They do not get an allocation's variables,
-because all jobs would inherit its limits. Marks in their output separate it from messages of shell profiles."""
+The commands of the batch system run locally or through `slurm_prefix`. They run without the variables of an allocation,
+because jobs would inherit its limits. Marks separate their output from messages of shell profiles."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _KEPT = re.compile(
     "SLURM_(CONF|JWT|SACK).*|SBATCH_(ACCOUNT|PARTITION|QOS|RESERVATION)|PBS_(CONF_FILE|SERVER|DEFAULT|EXEC)"
 )
 """Variables with the batch system's location and the user's defaults, which no allocation sets."""
-CANCELLED_AT_ONCE = 500  # jobs per command, whose length is limited
-LEFT_SECONDS = 60.0  # a worker that has been gone for this long does not come back
-OUTPUTS_READ = 3  # failed jobs per listing whose last line of output is read
+CANCELLED_AT_ONCE = 500  # jobs per command, because a command's length is limited
+LEFT_SECONDS = 60.0  # a worker that is disconnected for this long will not return
+OUTPUTS_READ = 3  # number of failed jobs per listing for which to read the last line of output
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
@@ -60,14 +60,14 @@ export HOME="${HOME:-/}" PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
 [ "$( (. /etc/profile >/dev/null 2>&1 </dev/null; echo read) )" = read ] && . /etc/profile >/dev/null 2>&1 </dev/null
 unset SLURM_EXPORT_ENV
 """
-"""The beginning of a job's script. The site's profile defines `module`; a profile that exits its shell is skipped. srun
-passes no environment if SLURM_EXPORT_ENV is set."""
+"""The start of a job's script. Reads the site's profile, which defines `module`, unless the profile exits its shell.
+srun passes no environment if SLURM_EXPORT_ENV is set."""
 
 _log = logging.getLogger(__name__)
 
 
 class Commands:
-    """Runs commands. prefix: a command whose last argument is a shell line; empty to run locally."""
+    """Runs commands. prefix: a command that runs a shell line, its last argument; empty: run locally."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = split(prefix)
@@ -189,7 +189,7 @@ class SlurmBackend(PolledBackend):
         except BackendError as error:
             self._is_unanswered = error.is_temporary
             if nodes > 1 and not error.is_temporary:
-                text = "starting a job for each unit, because one with %s was refused: %s"
+                text = "starting a job for each unit, because a job with %s was refused: %s"
                 _log.info(text, counted(nodes, "node"), error)
                 return self.start_some(nodes)
             error.fewer_may_start = count > 1 and not error.is_temporary
@@ -213,7 +213,8 @@ class SlurmBackend(PolledBackend):
         return found
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Cancel jobs. A job with several units is cancelled with its last one; the other workers end on their own."""
+        """Cancel jobs. A job with several units is cancelled with its last unit; the workers of the others exit by
+        themselves."""
         staying = {
             self._system.job_of(unit_id)
             for unit_id, unit in self._alive.items()
@@ -261,7 +262,7 @@ class SlurmBackend(PolledBackend):
         return seen
 
     def _note_left(self, seen: dict[str, SeenUnit]) -> None:
-        """Show units as stopping if their worker left a running job for good. The job keeps its other nodes."""
+        """Mark units as stopping if their worker will not return to a job that still runs for other units."""
         if self.connected is None:
             return
         now, before = time.monotonic(), self._left_at
@@ -317,7 +318,7 @@ class SlurmBackend(PolledBackend):
         self._directory = directory
 
     def _script_for(self, nodes: int) -> str:
-        """Return the script of a job that runs a unit on each of several nodes. If one fails, all end."""
+        """Return the script of a job that runs a unit on each of several nodes. If one unit fails, all end."""
         output = f"--output={quote(self._directory)}/slurm-%j.%t.out"
         step = f"srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={self._config.slurm_cpus} --mpi=none {output}"
         script = quote(f"SCALER_RANK=$SLURM_PROCID\n{self._script}")
@@ -342,8 +343,7 @@ def job_name(config: SlurmConfig) -> str:
 def job_script(
     config: SlurmConfig, system: BatchSystem, document: str, credential_file: str, directories: Sequence[str]
 ) -> str:
-    """Return the script for all jobs, without secrets. directories: a job runs in the first one that exists on its
-    node."""
+    """Return the script for all jobs, without secrets. directories: a job runs in the first that exists on its node."""
     credential = (
         f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
     )

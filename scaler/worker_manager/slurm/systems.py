@@ -1,4 +1,4 @@
-"""The batch systems: their command lines, and the meaning of their output. Pure."""
+"""Command lines of the batch systems, and parsers of their output. Pure."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class BatchSystem(ABC):
     stop_grace_seconds: float  # less than the usual time from SIGTERM to SIGKILL
     most_at_once: int = 1
     most_nodes: int = 1  # maximum for one job
-    unit_id: str  # a job's unit id in shell syntax
+    unit_id: str  # shell expression for a job's unit id
     submits: str
     cancels: str
-    job_id: str  # finds the id of a job in the output of `submits`, after any output of a site's wrapper
+    job_id: str  # pattern of a job's id in the output of `submits`, after any output of a site's wrapper
     output_form: str  # file name of a job's output, where UNIT stands for its id
 
     @abstractmethod
@@ -154,7 +154,8 @@ class Slurm(BatchSystem):
             job_id, job = fields["JobArrayID"], self._job(fields)
             nodes = int(fields["NumTasks"]) if fields["Name"].endswith(TOGETHER) else 0
             for unit_id in [f"{job_id}.{rank}" for rank in range(nodes)] or [job_id]:
-                # Each cluster of a federation lists a job that one cluster runs and the others have revoked.
+                # Each cluster of a federation lists the job. One cluster runs the job, and the others show it as
+                # revoked.
                 if unit_id not in jobs or jobs[unit_id].state in ENDED:
                     jobs[unit_id] = job
         return jobs
@@ -273,7 +274,7 @@ class Pbs(BatchSystem):
 
 
 class Lsf(BatchSystem):
-    """IBM Spectrum LSF 10, whose bjobs prints selected columns."""
+    """IBM Spectrum LSF 10, in which bjobs can print selected columns."""
 
     title = "LSF"
     stop_by_hand = "cancel each with `bkill JOB`"

@@ -1,4 +1,4 @@
-"""Runs workers on machines reached by ssh, one slot each, through a `watcher.py` that exits with the connection."""
+"""Runs one-slot workers on machines reached by ssh. A `watcher.py` on each machine exits with the connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaler.plugins import WorkerManagerType
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.ssh.backend:SshBackend", settings="scaler.worker_manager.ssh:SshConfig"
 )
-FILE_MARK = "@"  # prefix for the path of a hosts file
+FILE_MARK = "@"  # prefix of the path of a hosts file
 # Reject a leading hyphen, which ssh would parse as an option.
 _HOST = re.compile(
     r"(?P<user>[^\s@:\-][^\s@:]*@)?(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s@:\[\]\-][^\s@:\[\]]*)"
@@ -27,7 +27,7 @@ _HOST = re.compile(
 
 
 class Host(NamedTuple):
-    """A machine. destination: as passed to ssh. port: 0 for ssh's default. slots: 0 for the number of cores."""
+    """A machine. destination: as passed to ssh. port: 0: ssh's default. slots: 0: the number of cores."""
 
     destination: str
     port: int = 0
@@ -44,14 +44,14 @@ def parse_host(text: str) -> Host:
         raise UsageError(f"host {text!r}: write host, user@host or user@host:port, and slots=COUNT after a space")
     port, slots = int(found["port"] or 0), int(found["slots"] or 0)
     if (found["port"] and not port) or port > MAX_PORT:
-        raise UsageError(f"host {text!r}: a port is a number from 1 to {MAX_PORT}")
+        raise UsageError(f"host {text!r}: the port must be a number from 1 to {MAX_PORT}")
     if (found["slots"] and not slots) or slots > MAX_COUNT:
-        raise UsageError(f"host {text!r}: slots is a number from 1 to {MAX_COUNT}")
+        raise UsageError(f"host {text!r}: slots must be a number from 1 to {MAX_COUNT}")
     return Host((found["user"] or "") + found["name"].strip("[]"), port, slots)
 
 
 def all_hosts(texts: Iterable[str]) -> list[Host]:
-    """Expand hosts and files into a list of hosts. Raises UsageError, including for duplicates."""
+    """Return the listed hosts and those in files. Raises UsageError, also for duplicates."""
     hosts: dict[tuple[str, int], Host] = {}
     for text in texts:
         for host in _of_file(text.removeprefix(FILE_MARK)) if text.startswith(FILE_MARK) else [parse_host(text)]:
@@ -65,7 +65,7 @@ def _of_file(path: str) -> Iterator[Host]:
     try:
         lines = local_path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the host file {path!r}: {error}") from None
+        raise UsageError(f"cannot read the hosts file {path!r}: {error}") from None
     hosts = [text for line in lines if (text := line.partition("#")[0].strip())]
     if not hosts:
         raise UsageError(f"the file {path!r} contains no hosts: write one per line, such as user@host:port slots=4")
@@ -92,19 +92,19 @@ class SshConfig(WorkerManagerConfig):
     """Machines as host, user@host, or user@host:port, optionally followed by slots=COUNT; @PATH: a file with one
     machine per line."""
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
-    """Maximum workers on a host without slots=COUNT; 0: its number of cores."""
-    ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""
-    """Python, or a virtual environment directory, with this version of scaler on the hosts. Without it, uv creates an
-    environment with the running version, once per version."""
+    """Maximum number of workers on a host without slots=COUNT; 0: its number of cores."""
+    ssh_python: Annotated[str, Setting(default_text="none: uv creates an environment", metavar="PATH")] = ""
+    """Path on the hosts of a Python, or of a virtual environment, that has this version of scaler. By default, uv
+    creates an environment there, once per version."""
     ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
     """Options for the ssh command, such as -J, gate, -i, key. Your ~/.ssh/config applies as usual."""
     tunnel: Annotated[
         bool | None, Setting(default_text="true when the scheduler is on loopback", metavar="BOOLEAN")
     ] = None
-    """Forward the scheduler and the object storage over the ssh connection, so that no port needs to be open. The
-    object storage is expected at object_storage_address, or one port above the scheduler."""
+    """Forward the ports of the scheduler and the object storage over ssh, so that no port needs to be open. The object
+    storage is at object_storage_address, by default one port above the scheduler."""
     max_task_concurrency: Annotated[Limit, Setting("-mtc -n", metavar="COUNT")] = -1
-    """Maximum tasks that the manager's workers run at once; -1: all slots on the hosts."""
+    """Maximum number of tasks that the manager's workers run at once; -1: all slots on the hosts."""
 
     def __post_init__(self) -> None:
         if self.tunnel is None:
@@ -116,14 +116,14 @@ class SshConfig(WorkerManagerConfig):
         super().check()
         addresses = addresses_of(self.worker_scheduler_address)
         if self.tunnel and len(addresses) > 1:
-            raise ValueError("a tunnel leads to one scheduler: give one address, or set tunnel = false")
+            raise ValueError("a tunnel supports only one scheduler: set one address, or set tunnel = false")
         if split_tcp(addresses[0]) is None:
             raise ValueError(
                 f"the scheduler is at {self.worker_scheduler_address}, which other machines cannot reach, even "
-                "through ssh: give it an address such as tcp://127.0.0.1:8516"
+                "through ssh: set an address such as tcp://127.0.0.1:8516"
             )
         if self.tunnel and self.host_name:
             raise ValueError(
-                "host_name is for host stores, which cannot reach each other through a tunnel: "
-                "leave host_name out, or set tunnel = false"
+                "host_name is used by host stores, which cannot reach each other through a tunnel: "
+                "remove host_name, or set tunnel = false"
             )

@@ -1,6 +1,6 @@
 """The backend of the type ssh: connects to hosts, and assigns units to ready hosts. While units wait for a slot, the
-backend connects to all hosts, with growing pauses after failures. If no host can become ready, the units fail with each
-host's reason."""
+backend connects to all hosts, and retries failed ones after growing pauses. If no host can become ready, the units fail
+with each host's reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scaler.worker_manager.ssh.command import NO_FORWARD, Wheel, forwarded_port,
 from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
-CLOSE_SECONDS = 2.0  # connections still open this long after the end of their input are killed
+CLOSE_SECONDS = 2.0  # time for connections to close after the end of their input, before they are killed
 CORES_SECONDS = 5.0  # time limit for hosts to report their cores to a starting manager
 ANSWER_SECONDS = 60.0  # time limit from the start of ssh to the start of the script in the host's shell
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unit:
-    number: int  # time of its start on the host; 0 while it waits for a host
+    number: int  # counts the host's start requests; 0 while it waits for a host
     started_at: float
     state: UnitState
     reason: str = ""
@@ -55,7 +55,7 @@ class _Link:
     slots: int  # 0 until the host reports its cores
     connection: HostConnection | None = None
     connected_at: float = 0.0
-    ports: dict[str, int] = field(default_factory=dict)  # ports on the host, by forward
+    ports: dict[str, int] = field(default_factory=dict)  # port on the host, by forwarded address
     has_answered: bool = False
     ready_at: float | None = None
     starts: int = 0  # start requests sent through this connection
@@ -71,7 +71,7 @@ class _Link:
 
 
 class SshBackend:
-    """Raises UsageError for unreadable hosts, and ConfigError for credentials."""
+    """Raises UsageError for invalid hosts, and ConfigError for invalid credentials."""
 
     def __init__(self, config: SshConfig) -> None:
         self._config = config
@@ -84,15 +84,15 @@ class SshBackend:
         self._environment = config.ssh_python or _wheel_for(config)
         self._credential = units_credential(config)
         self._forwards: list[str] = []
-        self._is_checked = False  # the servers answer, and the workers have keys for them
+        self._is_checked = False  # workers can reach the object storage and have keys for the scheduler
         if config.tunnel:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
-        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # for servers without configured keys
+        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # if none are configured
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
-        # A host that has not answered yet counts like the largest known host.
+        # Assume that a host that has not answered has as many slots as the largest known host.
         slots = sum(link.slots or max(known, default=1) for link in self._links)
         limit = config.max_task_concurrency
         self.capacity = Capacity.of_units(1, slots if limit < 0 else min(slots, limit))
@@ -183,7 +183,7 @@ class SshBackend:
                 self._handle(link, connection, line, now)
             except (ValueError, TypeError, KeyError, RecursionError):
                 connection.close()
-                self._failed(link, f"{link.host}: unexpected answer {line[:80]!r}: is another scaler there?", now)
+                self._failed(link, f"{link.host}: unexpected answer {line[:80]!r}: check scaler's version there", now)
                 return
         link.ports |= dict(filter(None, (forwarded_port(line, self._targets) for line in connection.new_lines)))
         if self._forwards and any(NO_FORWARD in line for line in connection.new_lines):
@@ -243,7 +243,7 @@ class SshBackend:
         for link in self._links:
             if link.connection is None and not self._is_out(link, now):
                 self._connect(link, now)
-        # Connected hosts that are not ready may have capacity soon, full hosts when a unit ends.
+        # Hosts that are not ready may soon have capacity, and full hosts have it when a unit ends.
         starting = [link for link in self._links if link.connection is not None and not self._is_usable(link)]
         is_full = any(link.units for link in self._links)
         problems = self._problems()
@@ -272,14 +272,15 @@ class SshBackend:
         return is_ready and len(link.ports) >= len(self._forwards)
 
     def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
-        """Record a host's list, in which ended units appear only for a while. Raises errors for a malformed list."""
+        """Record a host's list of units. Ended units appear in it only for a while. Raises errors for a malformed
+        list."""
         seen = {str(unit_id): (UnitState(state), str(reason)) for unit_id, state, reason in listed["units"]}
         started = int(listed["started"])
         for unit_id, unit in tuple(link.units.items()):
             if unit_id in seen:
                 unit.state, unit.reason = seen[unit_id]
             elif unit.number <= started:
-                unit.state, unit.reason = UnitState.FAILED, "ended at the same time as many others"
+                unit.state, unit.reason = UnitState.FAILED, "ended, but the host did not report why"
             if unit.state in ENDED:
                 self._end(link.units, unit_id, unit.state, f"{link.host}: {unit.reason}", now)
 
@@ -296,10 +297,10 @@ class SshBackend:
             link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
 
     def _refresh(self, now: float) -> None:
-        """Send heartbeats with the current keys, because a restarted scheduler has new ones."""
+        """Send heartbeats with the current keys, because a restarted scheduler has new keys."""
         due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
-            # The previous keys of an unavailable server are kept.
+            # Keep the previous keys of an unavailable server.
             self._keys = [new or old for new, old in zip(self._found_keys(), self._keys, strict=True)]
             for link in due:
                 self._send(link, {}, now)
@@ -320,12 +321,12 @@ class SshBackend:
         self._keys = self._found_keys()
         if not (self._keys[0] or self._config.insecure_no_auth or self._credential):
             raise BackendError(
-                f"the workers have no key for the scheduler at {scheduler}: give this manager the credentials "
+                f"the workers have no key for the scheduler at {scheduler}: set this manager's credentials to a file "
                 "that `scaler keys add NAME --role manager` writes"
             )
         if is_loopback(storage) and not has_local_listener(storage):
             raise BackendError(
-                f"no object storage of this user listens at {storage}, where workers would look for it through "
+                f"no object storage of this user listens at {storage}, which workers would use through "
                 "the tunnel: set object_storage_address to its address"
             )
         self._is_checked = True

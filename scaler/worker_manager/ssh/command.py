@@ -1,4 +1,4 @@
-"""The script that runs on a host, its ssh command, and the meaning of lines that begin with `MARK`. Pure."""
+"""Script that runs on a host, the ssh command that starts it, and parsers of ssh's messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from scaler.worker_manager.ssh import Host
 
-MARK = "scaler-ssh "  # begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`
-UNITS_VARIABLE = "SCALER_SSH_UNITS"  # lets the next connection end units of an earlier connection
+MARK = "scaler-ssh "  # prefix of the protocol's lines: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`
+UNITS_VARIABLE = "SCALER_SSH_UNITS"  # identifies processes of an earlier connection, which the next one ends
 WATCHER = "scaler.worker_manager.ssh.watcher"
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3  # keep-alive interval, and number of unanswered messages before a connection is lost
@@ -20,9 +20,9 @@ PROBLEM_LINES = 3
 _REQUIRED = (
     "ControlMaster=no",  # a separate connection, which closes with its manager
     "RemoteCommand=none",
-    # A login may be using a forward in the user's configuration.
+    # Another login may already use a forward from the user's configuration.
     "ExitOnForwardFailure=no",
-    "LogLevel=INFO",  # shows the ports of forwards
+    "LogLevel=INFO",  # reports the ports of forwards
 )
 _OPTIONS = (
     "BatchMode=yes",
@@ -48,9 +48,9 @@ class Wheel(NamedTuple):
 
 
 def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], script: str) -> list[str]:
-    """Return the ssh command line. forwards: local `host:port`, each for a free port on the host. options: the user's,
-    with precedence."""
-    # If there are no forwards, clear those in the user's configuration.
+    """Return the ssh command line. forwards: local `host:port`, each forwarded from a free port of the host. options:
+    the user's, which override the defaults."""
+    # Without forwards, also disable those in the user's configuration.
     required = _REQUIRED if forwards else (*_REQUIRED, "ClearAllForwardings=yes")
     first, last = ([word for option in some for word in ("-o", option)] for some in (required, _OPTIONS))
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
@@ -60,7 +60,8 @@ def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], scr
 
 
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
-    """Return the one-line script that starts the watcher on a host. environment: a Python there, or a wheel."""
+    """Return the one-line script that starts the watcher on a host. environment: path of a Python, or a wheel to
+    install."""
     if isinstance(environment, str):
         home, rest = ('"$HOME"', environment[1:]) if environment.startswith("~/") else ("", environment)
         prepare: Sequence[str] = (f"P={home}{quote(rest)}", 'if test -d "$P"; then P="$P/bin/python"; fi')
@@ -100,7 +101,7 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
 
 
 def forwarded_port(line: str, forwards: Sequence[str]) -> tuple[str, int] | None:
-    """Return the forward whose creation a line from ssh reports, and its port on the host."""
+    """Return the forward and its port on the host if a line from ssh reports its creation."""
     found = _FORWARD.match(line)
     named = {re.sub(r"[][]", "", forward): forward for forward in forwards}
     return (named[found[2].strip()], int(found[1])) if found and found[2].strip() in named else None

@@ -1,4 +1,4 @@
-"""One ssh process, which exchanges lines with a host. Never blocks. Stderr explains a missing connection."""
+"""Exchanges lines with a host through an ssh process, without blocking. ssh explains failures on stderr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT_LINES = 20
 
 
 class HostConnection:
-    """A running ssh process. watched: an epoll that becomes readable when there is something to receive."""
+    """A running ssh process. watched: an epoll that becomes readable when `receive` has work to do."""
 
     def __init__(self, command: Sequence[str], watched: select.epoll) -> None:
         self._watched = watched
@@ -33,12 +33,12 @@ class HostConnection:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is for the manager, which stops ssh in order
+            start_new_session=True,  # Ctrl-C in a terminal must reach only the manager, which then stops ssh
         )
         try:
             self._ended = end_of(self._process.pid)
         except OSError:
-            with self._process:  # closes its pipes, and waits for its exit
+            with self._process:  # closes the pipes and waits for the exit
                 self._process.kill()
             raise
         pipes = [pipe for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe is not None]
@@ -63,12 +63,12 @@ class HostConnection:
         return self._process.pid
 
     def send(self, data: bytes) -> None:
-        """Send bytes, at the latest in the next `receive`."""
+        """Send bytes now, or in the next `receive` if the pipe is full."""
         self._outgoing += data
         self._flush()
 
     def receive(self) -> list[str]:
-        """Return arrived lines for the manager, without `MARK`, and update `how_ended`."""
+        """Return new lines that began with `MARK`, without it, and update `how_ended`."""
         self._flush()
         has_ended = self._ended in self._open and self._process.poll() is not None
         lines = [line.removeprefix(MARK) for line in self._lines(self._stdout) if line.startswith(MARK)]

@@ -1,5 +1,5 @@
 """Runs on a host while its manager is connected: starts, stops, and lists the units there. Each line of input,
-including heartbeats, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id, "credential": text`
+including heartbeats, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id, "credential": text`,
 or `"stop": id`. When the input ends, the watcher stops all units and exits."""
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class HostWatcher:
         self._partial = b""
         self._document: WorkerConfig | None = None
         self._credential = ""
-        self._started = 0  # start requests so far; an unlisted unit has a later one
+        self._started = 0  # number of start requests received, so that the manager recognizes units that have ended
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
-        self._keys: list[OwnFile] = []  # files with the keys, which units find until they are closed
+        self._keys: list[OwnFile] = []  # files with the keys, for units to find until closed
         self._written = ""
-        self._outgoing = b""  # remainder after a full pipe
+        self._outgoing = b""  # unwritten rest of a line
         self._agents = LocalAgents(
             Capacity.of_units(1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
         )
@@ -111,7 +111,7 @@ class HostWatcher:
             self._agents.stop([unit.unit_id for unit in self._agents.list()])
 
     def _write(self, text: str) -> None:
-        """Write a line if it differs from the last one. If the pipe is full, write later, because `run` must not
+        """Write a line if it differs from the last one. Postpones the rest if the pipe is full, because `run` must not
         block."""
         if text != self._written and not self._outgoing:
             self._written, self._outgoing = text, f"{MARK}{text}\n".encode()

@@ -1,4 +1,4 @@
-"""Runs tasks in an IBM Spectrum Symphony session through one local agent. Needs the product's client (`soamapi`)."""
+"""Runs tasks in an IBM Spectrum Symphony session through one local agent. Requires Symphony's `soamapi`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SymphonyConfig(WorkerManagerConfig):
     symphony_password_file: Annotated[str | None, Setting(default_text="no password", metavar="PATH")] = None
     """File whose first line is the password; must be readable only by its owner."""
     session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
-    """Session name, as shown by Symphony's tools."""
+    """Session name to show in Symphony's tools."""
     session_priority: Annotated[
         Annotated[int, Range(ge=1, le=10_000)] | None, Setting(default_text="the application's")
     ] = None

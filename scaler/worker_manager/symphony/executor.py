@@ -1,4 +1,4 @@
-"""Runs calls as tasks of a Symphony session. A lost session is replaced on the next calls."""
+"""Runs calls as tasks of a Symphony session. The next calls replace a lost session."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from scaler.worker_manager.symphony.service import LIBRARY, MISSING, load_librar
 
 MAX_PASSWORD_FILE_BYTES = 4096
 SESSION_TYPE = "RecoverableAllHistoricalData"
-MAX_REFUSALS_IN_A_ROW = 10  # after this many consecutive refusals, the rest is skipped
-CLOSE_SECONDS = 10.0  # time limit for the end of a lost session
+MAX_REFUSALS_IN_A_ROW = 10  # after this many consecutive refusals, skip the remaining calls
+CLOSE_SECONDS = 10.0  # time limit for closing a lost session
 KILL_COMMAND = "soamcontrol"
 KILL_SECONDS = 10.0
 KILLED_AT_ONCE = 500
@@ -35,7 +35,7 @@ _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
 )
-"""Messages from the library that concern the session, not the task. Error codes differ between releases."""
+"""Matches library messages about the session rather than the task. Error codes differ between releases."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def read_password(path: str | None) -> str:
 
 
 def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:
-    """Kill tasks with the product's command, for releases whose library cannot. Raises ExecutorError."""
+    """Kill tasks with the product's command, for releases whose library cannot kill tasks. Raises ExecutorError."""
     for first in range(0, len(task_ids), KILLED_AT_ONCE):
         ids = ",".join(map(str, task_ids[first : first + KILLED_AT_ONCE]))
         try:
@@ -75,7 +75,7 @@ def kill_tasks(application: str, session_id: object, task_ids: Sequence[object])
             raise ExecutorError(f"{KILL_COMMAND} task kill failed: {error}") from error
         if done.returncode:
             output = " ".join((done.stderr or done.stdout).split())
-            raise ExecutorError(f"{KILL_COMMAND} task kill ended with exit code {done.returncode}: {output[:500]}")
+            raise ExecutorError(f"{KILL_COMMAND} task kill failed with exit code {done.returncode}: {output[:500]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class CallRefusal:
 
 
 class SoamSession:
-    """One session and its connection, from its creation until it is closed or lost. The constructor connects, and
-    raises ExecutorError if that fails. One thread calls all methods; report is called from that thread and from the
-    library's threads. The lock is held while a task is sent and its id recorded, because the response may arrive on
-    another thread first. Nothing is reported under the lock."""
+    """One session and its connection. The constructor connects, and raises ExecutorError on failure. Methods must be
+    called from one thread; report is called from that thread and from the library's threads. The lock is held while a
+    task is sent and its id recorded, because a response may arrive on another thread before. Reports are made without
+    it."""
 
     def __init__(self, soamapi: Any, config: SymphonyConfig, report: Callable[[c.Report], None]) -> None:
         self._soamapi = soamapi
@@ -96,7 +96,7 @@ class SoamSession:
         self._message = payload_class(soamapi)
         self._lock = threading.Lock()
         self._keys: dict[Any, CallKey] = {}
-        self.lost = ""  # why the session is unusable; empty while it works
+        self.lost = ""  # why the session is unusable; empty if usable
         self._ending: threading.Thread | None = None
         self._application = application = config.service_name
         security = soamapi.DefaultSecurityCallback(config.symphony_user, read_password(config.symphony_password_file))
@@ -138,12 +138,12 @@ class SoamSession:
         if refusals == len(tried):
             with self._lock:
                 is_idle = not self._keys
-            if is_idle:  # without tasks, losing a session that accepts none does no harm
+            if is_idle:  # replace a session that accepts no tasks and has none
                 self._lose(f"it accepts no tasks: {refusal.text if refusal else ''}")
         return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
-        """Terminate the tasks of these calls, without further reports. Raises ExecutorError if they may still run."""
+        """Terminate these calls' tasks, without further reports. Raises ExecutorError if they may still run."""
         ended = set(keys)
         with self._lock:
             found = [task_id for task_id, key in self._keys.items() if key in ended]
@@ -210,12 +210,12 @@ class SoamSession:
                 task_id = self._session.send_task_input(attributes).get_id()
             except self._soamapi.SoamException as error:
                 refusal = CallRefusal(str(error) or type(error).__name__)
-            except Exception as error:  # noqa: BLE001 (this call's bytes are more than the library can take)
+            except Exception as error:  # noqa: BLE001 (the call is too large for the library)
                 return CallRefusal(f"{type(error).__name__}: {error}", is_final=True)
             else:
                 self._keys[task_id] = call.key
         if refusal is None:
-            self._report(c.CallStarted(*call.key))  # the real start is not reported
+            self._report(c.CallStarted(*call.key))  # Symphony does not report the actual start
         elif _SESSION_ENDED.search(refusal.text):
             self._lose(refusal.text)
         return refusal
@@ -226,7 +226,7 @@ class SoamSession:
         try:
             task_id = handle.get_id()
         except Exception as error:  # noqa: BLE001 (raising into the library is undefined)
-            self._lose(f"a response does not say which task it is for: {error}")
+            self._lose(f"a response does not identify its task: {error}")
             return
         with self._lock:
             key = self._keys.pop(task_id, None)
@@ -272,12 +272,12 @@ class SoamSession:
 
 
 EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
-MOST_TASKS = 100_000  # maximum tasks in the session if max_task_concurrency sets no limit
+MOST_TASKS = 100_000  # maximum number of tasks in the session if max_task_concurrency sets no limit
 MAX_REFUSALS_OF_ONE = 3
 
 
 def make_backend(config: SymphonyConfig) -> OffloadBackend:
-    """Raises ConfigError if soamapi is missing, and for a password file that is missing, empty, or not private."""
+    """Raises ConfigError if soamapi is missing, or if the password file is missing, empty, or not private."""
     if find_spec(LIBRARY) is None:
         raise ConfigError(MISSING)
     path = None if config.symphony_password_file is None else str(absolute(local_path(config.symphony_password_file)))
@@ -300,7 +300,7 @@ class RefusalCounts:
         return [*again[:1], *fresh, *again[1:]]
 
     def note(self, calls: Sequence[Call], tried: Mapping[CallKey, CallRefusal | None]) -> dict[CallKey, str]:
-        """Record outcomes (None: accepted). Return the calls to fail, and why."""
+        """Record outcomes (None: accepted). Return the calls that fail, with the reasons."""
         last = max((index for index, refusal in enumerate(tried.values()) if refusal is None), default=-1)
         given_up: dict[CallKey, str] = {}
         keys = {call.key for call in calls}
@@ -321,7 +321,7 @@ class RefusalCounts:
 
 
 class SymphonyExecutor:
-    """An `Executor`. Symphony does not report the start of a task, so time limits count from its submission."""
+    """An `Executor` for Symphony, which does not report when tasks start, so time limits count from the submission."""
 
     def __init__(self, config: OffloadConfig) -> None:
         self._config = config.settings(SymphonyConfig)
@@ -338,7 +338,7 @@ class SymphonyExecutor:
         self._session = self._open()
 
     def run(self, calls: Sequence[Call]) -> None:
-        assert self._open is not None, "run comes after start"
+        assert self._open is not None, "start() was not called"
         if self._session is None or self._session.lost:
             self.close()
             self._session = self._open()

@@ -67,7 +67,7 @@ def container_class(soamapi: Any) -> Any:
             task_context.set_task_output(message_class(run_call(call.data)))
 
         def _do_nothing(self, *_: Any) -> None:
-            """Functions stay loaded between tasks, and sessions share nothing."""
+            """Do nothing: functions remain loaded between tasks, and sessions share no state."""
 
         on_create_service = on_session_enter = on_session_leave = on_destroy_service = _do_nothing
 

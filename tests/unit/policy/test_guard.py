@@ -69,7 +69,7 @@ def test_named_managers_that_never_join_are_reported_once() -> None:
     story.policy.named_managers = frozenset({"m", "clod"})
     assert story.pass_time(9.0) == []
     text = "the scaling policy Scripted names 'clod', but no such worker manager has joined (joined: m)"
-    assert story.pass_time(2.0) == [f"{text}: correct the name, or start it"]
+    assert story.pass_time(2.0) == [f"{text}: correct the name or start it"]
     assert story.pass_time(2 * SAY_AGAIN_SECONDS) == []
 
 
@@ -111,11 +111,11 @@ class Hostile(dict[str, Wanted]):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (None, "answered None, not a dict of manager ids to Wanted"),
-        ([Wanted(1, "")], "not a dict of manager ids to Wanted"),
-        ({"m": 5}, "answered 5 for the worker manager 'm': it is not a Wanted"),
-        ({"m": Wanted(-1, "less")}, "units is not from 0 to 1000000"),
-        ({"m": Wanted(10**12, "more")}, "units is not from 0 to 1000000"),
+        (None, "answered None, which is not a dict from manager ids to Wanted"),
+        ([Wanted(1, "")], "not a dict from manager ids to Wanted"),
+        ({"m": 5}, "answered 5 for the worker manager 'm': not a Wanted object"),
+        ({"m": Wanted(-1, "less")}, "units is not between 0 and 1000000"),
+        ({"m": Wanted(10**12, "more")}, "units is not between 0 and 1000000"),
         ({"m": odd(2.5, "half")}, "units is not a whole number"),
         ({"m": Wanted(True, "yes")}, "units is not a whole number"),
         ({"m": odd(2, None)}, "reason is not a string"),

@@ -68,7 +68,9 @@ def test_policy_construction_error_names_cause_and_location(name: str, text: str
 
 @pytest.mark.parametrize(("name", "kind"), [("picky", "Picky"), ("planless", "Planless")])
 def test_created_object_must_be_a_policy(name: str, kind: str) -> None:
-    with pytest.raises(UsageError, match=f"makes {kind}, which is not a policy: it needs an attribute allocation"):
+    with pytest.raises(
+        UsageError, match=f"returned {kind}, which is not a policy: a policy has an attribute allocation"
+    ):
         load_policy(name, "easy")
 
 

@@ -219,7 +219,7 @@ def test_manager_without_work_explains_why() -> None:
         "the policy does not include this worker manager; it includes busy",
     ]
     assert reasons(SimplePolicy("scaling=no"), 0, demand, other) == ["scaling=no"]
-    assert reasons(SimplePolicy(""), 0, [], replace(gpu, max_slots=0)) == ["it may not have units"]
+    assert reasons(SimplePolicy(""), 0, [], replace(gpu, max_slots=0)) == ["its limit is 0 units"]
 
 
 def test_tasks_filling_a_units_memory_get_one_unit_each() -> None:

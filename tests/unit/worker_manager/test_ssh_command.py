@@ -59,7 +59,7 @@ def test_rejects_invalid_hosts_and_ssh_options(text: str) -> None:
         ({"hosts": []}, "number of items"),
         ({"hosts": ["a", "-b"]}, "host '-b'"),
         ({"scheduler_address": "ipc:///tmp/s"}, "other machines cannot reach"),
-        ({"host_name": "one"}, "leave host_name out, or set tunnel = false"),
+        ({"host_name": "one"}, "remove host_name, or set tunnel = false"),
     ],
 )
 def test_unworkable_settings_are_rejected_with_a_remedy(values: dict[str, Any], expected: str) -> None:
