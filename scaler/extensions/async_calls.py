@@ -1,4 +1,4 @@
-"""The calls of `AsyncClient` and its views that submit tasks. Blocking calls run in threads."""
+"""Task submission methods of `AsyncClient` and its views. Blocking calls run in threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AsyncCalls(ABC):
     @property
     @abstractmethod
     def _open(self) -> PublicCalls:
-        """The client or view that makes the calls. Raises ClientClosedError."""
+        """The underlying client or view. Raises ClientClosedError if not connected."""
 
     submit = passed(PublicCalls.submit)
     submit_verbose = passed(PublicCalls.submit_verbose)

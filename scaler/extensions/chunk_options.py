@@ -7,7 +7,7 @@ from scaler.errors import UsageError
 
 
 def why_alone(options: Options, serializer: object) -> str:
-    """Return the reason why calls with these options cannot share a task, or "". Limits and serializers apply to one
+    """Return the reason why calls with these options cannot share a task, or "". Limits and serializers apply per
     call."""
     reasons = {
         "retries=0": not options.retries,
@@ -19,12 +19,11 @@ def why_alone(options: Options, serializer: object) -> str:
 
 
 def chunk_size_of(given: int | None, why: str) -> int | None:
-    """Return the number of calls per task, or None if measurements decide. why: the reason why each call is a separate
-    task, or "".
+    """Return the number of calls per task, or None to choose by measurement. why: the reason why each call is a
+    separate task, or "".
 
-    Raises UsageError for a size without effect.
-    """
+    Raises UsageError for a size that would have no effect."""
     check_integer("chunk_size", 1 if given is None else given, 1)
     if why and given is not None and given > 1:
-        raise UsageError(f"chunk_size is {given}, but with {why}, each call is a task: leave out one of them")
+        raise UsageError(f"chunk_size is {given}, but with {why}, each call is a task: remove one of the two")
     return 1 if why else given

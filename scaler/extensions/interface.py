@@ -1,11 +1,10 @@
 """Interface of an extension inside the scheduler, for built-in and installed extensions.
 
-A `scaler.plugins.Extension` declares the parts of an extension as references, which each process loads when it uses
-them. `scaler.plugins.EXTENSIONS` lists the built-in extensions. Installed extensions register an entry point in the
-group `scaler.extensions`. The part inside monitors is `scaler.monitor.model.MonitorPart`, which schedulers need not
-load.
+A `scaler.plugins.Extension` declares an extension's parts as references, which each process loads on first use.
+`scaler.plugins.EXTENSIONS` lists the built-in extensions. Installed extensions register an entry point in the group
+`scaler.extensions`. The part for monitors is `scaler.monitor.model.MonitorPart`, which schedulers need not load.
 
-    step of the scheduler core -> changes -> on_changes -> Perform -> the extension's performer
+    scheduler core step -> changes -> on_changes -> Perform -> the extension's performer
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class SchedulerPart(Timed):
     cluster: ClusterState
     """The scheduler's state, read-only. Set before the first step."""
     switch_off: Callable[[str, Exception], object]
-    """Set by the scheduler, which calls it with the name of a hook and its exception."""
+    """Set by the scheduler, which calls this function with a hook's name and exception."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
         """Process the changes of one step, in order, and return commands."""
         raise NotImplementedError
 
     def on_message(self, peer: PeerRecord, message: Any, state: ClusterState) -> Iterable[Command]:
-        """Process a message from a peer that the protocol allows to send it, and return commands."""
+        """Process a message and return commands. peer: the sender, of a role that may send this message."""
         raise NotImplementedError
 
     def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply | Perform:
@@ -68,12 +67,12 @@ class SchedulerPart(Timed):
         self.cluster = cluster
 
     def stores(self) -> Stores | None:
-        """Return the object that knows where objects are, or None. The first object returned by an extension is used.
-        The core calls it directly, so its exceptions end the scheduler."""
+        """Return a locator of stored objects, or None. The core uses the first one returned by an extension, and calls
+        it directly, so its exceptions end the scheduler."""
         return None
 
     def spending(self) -> Any:
-        """Return the `scaler.extensions.scaling.units.Spending` that limits paid units, or None. The first object
+        """Return a `scaler.extensions.scaling.units.Spending`, which limits paid units, or None. The first object
         returned by an extension is used."""
         return None
 
@@ -82,31 +81,31 @@ class SchedulerPart(Timed):
         return None
 
     def explainer(self) -> Explainer | None:
-        """Return the texts about waiting tasks, or None. The first object returned by an extension is used."""
+        """Return a source of texts on waiting tasks, or None. The first object returned by an extension is used."""
         return None
 
     def paces(self) -> Paced | None:
-        """Return the object that receives measurements of workers, or None. The first object returned is used."""
+        """Return a receiver of worker measurements, or None. The first object returned by an extension is used."""
         return None
 
     def resources(self) -> ResourceRules | None:
-        """Return the object that counts resources, or None. The first object returned by an extension is used."""
+        """Return the rules for counted resources, or None. The first object returned by an extension is used."""
         return None
 
     def near(self) -> Nearness | None:
-        """Return the object that places tasks with the option `near`, or None. As for `stores`."""
+        """Return the placement of tasks with the option `near`, or None. See `stores`."""
         return None
 
     def environments(self) -> Environments | None:
-        """Return the object that knows which workers prepare an environment, or None. As for `stores`."""
+        """Return the record of workers that are preparing environments, or None. See `stores`."""
         return None
 
     def gangs(self) -> GangRules | None:
-        """Return the object that places tasks that start together, or None. As for `resources`."""
+        """Return the placement of gangs, or None. See `resources`."""
         return None
 
     def durability(self) -> Durability | None:
-        """Return the recovery of a restarted scheduler, or None. As for `stores`."""
+        """Return the recovery of a restarted scheduler, or None. See `stores`."""
         return None
 
     def add_to_status(self, _reader: Reader) -> Additions:
@@ -115,15 +114,15 @@ class SchedulerPart(Timed):
 
 
 def sent_to(client: ClientRecord, message: Message) -> list[Command]:
-    """Return the commands that send to a client, through its worker if it is inside a task. Empty if the client is
-    absent."""
+    """Return commands that send a message to a client, through the worker if the client runs inside a task. Empty if
+    the client is absent."""
     if client.is_absent:
         return []
     return [Send(client.id, message) if client.via is None else Send(client.via.id, message, client.id)]
 
 
 class Performer:
-    """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads. The
+    """The part of an extension that does I/O for its scheduler part. May use files, sockets, and threads. The
     scheduler calls all methods in its own thread. After the first exception of `perform`, the performer is dropped."""
 
     def perform(self, work: Any) -> None:
@@ -131,7 +130,7 @@ class Performer:
         raise NotImplementedError
 
     def answer(self, work: Any, send: Callable[[Reply], None]) -> None:
-        """Answer a question for which `on_question` returned `Perform`: call send now or later. Must not block."""
+        """Answer a question for which `on_question` returned `Perform`: call `send` now or later. Must not block."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1282,15 +1282,15 @@ struct StreamValue {
   # scheduler -> client, admin.
   stream @0 :Data;               # chosen by the client; 16 bytes
   task @1 :Data;                 # 16 bytes
-  run @2 :Data;                  # the sender's peer id, which differs if the task starts again; 8 bytes
+  run @2 :Data;                  # the sender's peer id, a new one if the task restarts; 8 bytes
   number @3 :UInt64;             # number of the value, from 0
   piece @4 :UInt32;              # number of the piece within the value, from 0
-  more @5 :Bool;                 # further pieces follow
+  more @5 :Bool;                 # whether further pieces follow
   payload @6 :Data;              # empty: the stream has ended before this number
 }
 
 struct StreamTaken {
-  # Numbers of the last values that the client has received and that its program has consumed.
+  # Numbers of the last value received by the client and of the last value consumed by its program.
   # client, admin -> scheduler.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
@@ -1300,7 +1300,7 @@ struct StreamTaken {
 }
 
 struct EnvironmentState {
-  # The worker begins to prepare an environment, and returns its tasks until then; or accepts its tasks again.
+  # The worker starts preparing an environment and returns its tasks meanwhile, or accepts its tasks again.
   # worker -> scheduler.
   environment @0 :Data;          # 16 bytes
   accepts @1 :Bool;
@@ -1308,13 +1308,13 @@ struct EnvironmentState {
 }
 
 struct Following {
-  # Asks for the journal, and later reports how far the standby has written it.
+  # Requests the journal, then reports how much of it the standby has written.
   # scheduler -> scheduler.
   address @0 :Text;              # the standby's
   number @1 :UInt64;             # 1 + number of the last record on its disk; 0: the copy is not complete
   received @2 :UInt64;           # number of bytes received from the stream
   at @3 :Float64;                # time on the sender's clock
-  leaves @4 :Bool;               # the standby cannot write now, so the scheduler should not wait for it
+  leaves @4 :Bool;               # the standby cannot write now: the scheduler should not wait for it
 }
 
 struct JournalBytes {

@@ -56,7 +56,7 @@ def test_unsatisfiable_requirement_is_printed_once_on_stderr(cluster: SchedulerC
     """
     said = (
         "scaler: tasks that need {} wait: no worker offers {}, and no worker manager could start one that does: "
-        "there is no {}. Offered are: none. "
+        "there is no {}. Workers offer: none. "
         "Request less in capabilities=..., or start workers with --per-worker-capabilities {}\n"
     )
     with started(tmp_path, text, cluster.get_address()) as program:

@@ -1,4 +1,4 @@
-"""AsyncClient: a client for asyncio, whose calls do not block the event loop. Blocking calls run in threads."""
+"""`AsyncClient`: a client for asyncio that never blocks the event loop. Blocking calls run in threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def asked(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Return a method of `Client` as a coroutine function, which runs in a thread."""
+    """Return a coroutine function that runs this `Client` method in a thread."""
 
     @functools.wraps(method)
     async def call(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -38,9 +38,9 @@ def asked(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[A
 class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
     """A connection to a scheduler for one event loop, with `Client`'s methods and arguments.
 
-    Methods that return a future in `Client` return at once, and all other methods are coroutines: one `await` gives the
-    value. No call blocks the event loop; when a scheduler limit is reached, tasks wait in the client. `submit` pickles
-    its arguments in the event loop, so send large arguments with `send_object` first.
+    Methods that return futures in `Client` return awaitable futures at once. All other methods are coroutines. No call
+    blocks the event loop: at a scheduler limit, tasks wait in the client. `submit` pickles its arguments in the event
+    loop, so send large arguments with `send_object` first.
 
     Example:
         ```python
@@ -62,7 +62,7 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
         return f"<AsyncClient {'not connected' if self._client is None else self._client!r}>"
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises the exceptions of `Client`."""
+        """Connect. Raises the same exceptions as `Client`."""
         client = await in_thread(self._thread, self._make, late=Client.disconnect)
         client._futures.event_loops.add(asyncio.get_running_loop())
         self._client = client
@@ -80,10 +80,10 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
         return AsyncView(self, options)
 
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsyncCompleted:
-        """Iterate with `async for` over futures in the order of completion. `add` appends futures during the iteration.
+        """Iterate over futures in completion order with `async for`. `add` appends futures during the iteration.
 
         Args:
-            futures: the futures to begin with.
+            futures: the initial futures.
             timeout: seconds until the iteration raises TimeoutError.
         """
         return AsyncCompleted(futures, timeout)
@@ -101,18 +101,18 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
 
     @property
     def identity(self) -> bytes:
-        """The id of this client: the prefix of its task ids."""
+        """This client's id, which prefixes its task ids."""
         return self._open.identity
 
     async def wait_for_workers(self, count: int, timeout: float | None = None) -> None:  # noqa: ASYNC109 (Client's)
-        """Return once this many workers are connected, like `Client.wait_for_workers`."""
+        """Wait until this many workers are connected, like `Client.wait_for_workers`."""
         client = self._open
         if not client._is_in_process:
             start = part_of("queries", "questions", "wait_for_workers")._workers
             await asyncio.wrap_future(start(client, count, timeout))
 
     async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""
+        """Call a function in a thread, passing the `Client`: `await client.ask(Client.map, fn, items, cache=True)`."""
         return await in_thread(self._asking, partial(method, self._open, *args, **kwargs))
 
     async def shutdown(self) -> None:
@@ -138,7 +138,7 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
 
 
 class AsyncView(AsyncExtendedCalls, AsyncCalls):
-    """Submits tasks of a client with options, as returned by `client.options(...)`."""
+    """A view that submits a client's tasks with options, as returned by `client.options(...)`."""
 
     def __init__(self, client: AsyncClient, given: OptionKeywords) -> None:
         options_of(given, "options")
@@ -156,7 +156,7 @@ class AsyncView(AsyncExtendedCalls, AsyncCalls):
 
 
 class AsyncCompleted(Completion, AsyncIterator[ScalerFuture]):
-    """Yields futures in the order of completion; `add` appends futures during iteration. Belongs to one event loop."""
+    """Yields futures in completion order; `add` appends futures during iteration. Bound to one event loop."""
 
     def __init__(self, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
         self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()
@@ -164,7 +164,7 @@ class AsyncCompleted(Completion, AsyncIterator[ScalerFuture]):
         super().__init__(futures, timeout)
 
     async def __anext__(self) -> ScalerFuture:
-        """Return the next finished future. Raises TimeoutError after the timeout, and can then be called again."""
+        """Return the next finished future. Raises TimeoutError after the timeout; iteration can continue after that."""
         if not self._left:
             raise StopAsyncIteration
         try:

@@ -1,6 +1,6 @@
 """The audit log.
 
-changes of the core -> core.py: records, frequent events counted -> the table `audit`, and file.py: audit_path
+core changes -> core.py: records, with frequent events counted -> the `audit` table, and file.py: audit_path
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class AuditSettings(SettingsModel):
     """Audit log."""
 
     audit_path: Annotated[str, Setting(default_text="none: the latest records are kept in memory", metavar="PATH")] = ""
-    """File to which the audit log is appended as JSON lines: connections, refusals, submitted and cancelled tasks. Only
-    the owner can read the file. At 64 MiB, it is renamed to PATH.1."""
+    """Audit log file (JSON lines): connections, refusals, submitted and cancelled tasks. Only the owner can read the
+    file. At 64 MiB, the file is renamed to PATH.1."""
 
 
 EXTENSION = Extension(

@@ -1,4 +1,4 @@
-"""Turns changes of the core into audit records, and escapes all peer-supplied text. Pure.
+"""Converts core changes to audit records and escapes all peer-supplied text. Pure.
 
 Frequent events are counted per peer and text for `COUNT_SECONDS`, so a flood of refusals yields few records."""
 
@@ -22,7 +22,7 @@ from scaler.texts import escaped
 
 COUNT_SECONDS = 5.0
 MAX_COUNTED = 200
-"""Distinct counters at a time. Further events are counted by kind only."""
+"""Maximum number of distinct counters. Beyond this number, events are counted by kind only."""
 MAX_AUDIT_TEXT = 200
 MAX_KEPT = 2_000
 
@@ -38,7 +38,7 @@ class Audit(SchedulerPart):
     def __init__(self, config: AuditSettings) -> None:
         self._has_file = bool(config.audit_path)
         self._peers: dict[bytes, AuditRow] = {}
-        """Rows without an event, which describe a peer."""
+        """Descriptions of connected peers: rows without an event."""
         self._counts: dict[AuditRow, dict[tuple[str, str], tuple[float, int]]] = {}
         """First event (unix seconds) and number of events, by actor, then by (kind, text)."""
         self._counted = 0
@@ -47,7 +47,7 @@ class Audit(SchedulerPart):
         """Records from the current step."""
         self._kept: deque[AuditRow] = deque(maxlen=MAX_KEPT)
         self._left: dict[bytes, list[tuple[AuditRow, AuditRow]]] = {}
-        """Disconnected peers. Their records are emitted after the records of their last actions."""
+        """Disconnected peers with their last records, which are emitted after the records of their last actions."""
 
     def on_changes(self, changes: Sequence[AuditChange], now: Now) -> Iterable[Command]:
         is_over, at = False, now.unix

@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class AuditFile(Performer):
-    """Appends records as JSON lines to a file, which may be moved or removed at any time. Reports dropped records."""
+    """Appends records to a JSON lines file, which may be moved or removed at any time. Reports dropped records."""
 
     def __init__(self, path: Path, writer: FileWriter, max_bytes: int = MAX_FILE_BYTES) -> None:
         self._path = path

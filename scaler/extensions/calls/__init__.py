@@ -1,6 +1,6 @@
 """Calls: progress of maps, graphs, tags, and single submits by function.
 
-groups of the core, CallsReported of a client -> core.py: records and rows -> monitor.py: progress
+core groups, `CallsReported` from clients -> core.py: records and rows -> monitor.py: progress
 """
 
 from scaler.plugins import Extension

@@ -21,11 +21,11 @@ from scaler.scheduler.core.state import Group, PeerRecord, Timing
 from scaler.scheduler.tables import table
 
 MAX_CALLS_KEPT = 200
-"""Most recent calls without live tasks that are kept."""
+"""Maximum number of ended calls to keep."""
 MAX_TAGS_KEPT = 256
 CALLS_BYTES = 32 * 1024
 MAX_CALLS = 100
-"""Calls in a status: first those with live tasks, then the most recently ended."""
+"""Maximum number of calls in a status: live calls first, then the most recently ended."""
 
 CallKey = tuple[bytes, int | str]
 """Client id, then the call number, the tag, or the function name of single submits."""
@@ -38,7 +38,7 @@ Reason = Callable[[list[Group]], tuple[str, str]]
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """One call of a client. submitted, failed, cancelled: items or tasks of groups without live tasks."""
+    """A client's call. submitted, failed, cancelled: items or tasks in groups without live tasks."""
 
     key: tuple[bytes, int | str]
     client: str
@@ -61,7 +61,7 @@ class CallRecord:
 
     @property
     def verb(self) -> str:
-        """The method that submitted its tasks, or `call` if only a report can tell."""
+        """The method that submitted the tasks, or `call` if only the client's report names the method."""
         return "submit" if isinstance(self.key[1], str) else "call"
 
     def counts(self) -> tuple[int, int, int]:
@@ -143,7 +143,7 @@ class Calls(SchedulerPart):
 
     def add_to_status(self, reader: Reader) -> Additions:
         calls, tags, owners = self._calls, self._tags, self.cluster.accounts.owners
-        ended_tags = islice(reversed(tags.kept.values()), MAX_CALLS // 4)  # ended calls are far more numerous
+        ended_tags = islice(reversed(tags.kept.values()), MAX_CALLS // 4)  # ended calls far outnumber live calls
         live = [*reversed(tags.live.values()), *reversed(calls.live.values())]
         # A graph whose submission failed has a report but no tasks.
         shown = (

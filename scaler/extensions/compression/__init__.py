@@ -1,6 +1,6 @@
 """Compression of messages between hosts, where it saves time.
 
-net -> links.py: decides for a connection -> frames.py: decides for each frame -> zstd.py
+net -> links.py: decides per connection -> frames.py: decides per frame -> zstd.py
 """
 
 from scaler.plugins import Extension

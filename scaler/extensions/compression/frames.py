@@ -1,6 +1,6 @@
 """Compresses the frames of one connection where compression pays off. Pure. For the format, see `docs/design.md`. The
-zstd library (9 ms, 600 KiB) is imported for the first connection that may compress. An import at the first frame could
-fail because no file descriptor is free. Invariant: a frame expands to exactly the announced size or is rejected, and
+zstd library (9 ms, 600 KiB) is imported with the first connection that may compress. An import at the first frame could
+fail for lack of a file descriptor. Invariant: a frame expands to exactly the announced size or is rejected, and
 announcements above the limits for plain frames are rejected before any allocation."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaler.protocol.session import HEADER_BYTES, Envelope
 MIN_FRAME_BYTES = 4 * 1024
 SAMPLE_BYTES = 16 * 1024
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
-"""Bytes after which packing yields to timers and other connections, once it has packed a whole envelope."""
+"""Packing yields to timers and other connections at the first end of an envelope after this many bytes."""
 MAX_SHARE = 0.9
 """Frames that do not shrink below this share are sent uncompressed."""
 GAIN = 2.0
@@ -54,8 +54,8 @@ class Packer:
         now: Callable[[], float],
         used_seconds: Callable[[], float],
     ) -> None:
-        """link_bytes_per_second: current throughput of the connection; 0: compress everything that shrinks. load: of
-        the thread. used_seconds: CPU time of the thread."""
+        """link_bytes_per_second: returns the connection's throughput; 0: compress everything that shrinks. load: the
+        thread's compression load. used_seconds: returns the thread's CPU time."""
         from scaler.extensions.compression.zstd import compress  # noqa: PLC0415 (see the module)
 
         self._compress = compress
@@ -129,7 +129,7 @@ def _expanded(received: EnvelopeReceived) -> tuple[EnvelopeReceived, int]:
     frames: list[Buffer] = [received.body, *received.attachments]
     sizes = [size for (size,) in _SIZE.iter_unpack(received.header[HEADER_BYTES:])]
     if len(sizes) != len(frames):
-        raise ValueError(f"its header is about {counted(len(sizes), 'frame')}, and there are {len(frames)}")
+        raise ValueError(f"its header announces {counted(len(sizes), 'frame')}, but there are {len(frames)}")
     body_bytes, *attached_bytes = (size or _size_of(frame) for size, frame in zip(sizes, frames, strict=True))
     if body_bytes > MAX_BATCH_BYTES or sum(attached_bytes) > MAX_ATTACHED_BYTES:
         raise ValueError(f"it would exceed the maximum message size: {body_bytes + sum(attached_bytes)}")

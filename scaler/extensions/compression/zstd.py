@@ -19,7 +19,7 @@ _OPTIONS: Mapping[int, int] = {DecompressionParameter.window_log_max: 23}
 
 
 class _OfThread(threading.local):
-    """All connections of a thread share a compressor of one megabyte. A forked process does not inherit a compressor in
+    """All connections of a thread share a one-megabyte compressor. A forked process does not inherit a compressor in
     use."""
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ def compress(data: Buffer) -> bytes:
 
 
 def decompress(data: Buffer, size: int) -> bytes:
-    """Return the original bytes. Raises ValueError unless their size is `size`; allocates no more than that."""
+    """Decompress a frame, allocating at most `size` bytes. Raises ValueError if the result has another size."""
     decompressor = ZstdDecompressor(options=_OPTIONS)
     try:
         found = decompressor.decompress(data, size)
     except ZstdError as error:
         raise ValueError(str(error)) from error
     if len(found) != size or not decompressor.eof or decompressor.unused_data:
-        raise ValueError(f"a frame does not have the size that its header announces: {size}")
+        raise ValueError(f"a frame does not expand to the size in its header: {size}")
     return found

@@ -1,6 +1,6 @@
 """Costs of units, and the spend limit.
 
-step of the policy -> core.py: ledger, and its limits for units -> file.py: state_directory
+policy step -> core.py: ledger and its limits for units -> file.py: state_directory
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EXAMPLE = "write amounts per hour, day or run, such as 5/hour, 40/day, 100/run"
 
 
 def parse_spend_limit(text: str) -> dict[str, float]:
-    """Return the limits by period. Raises ValueError that quotes the invalid part."""
+    """Return the limits by period. Raises ValueError, quoting the invalid part."""
     limits: dict[str, float] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         amount_text, slash, period = (part.strip() for part in entry.partition("/"))
@@ -29,7 +29,7 @@ def parse_spend_limit(text: str) -> dict[str, float]:
         if not slash or period not in PERIODS:
             raise ValueError(f"{entry!r} has no period: {_EXAMPLE}")
         if not (math.isfinite(amount) and amount > 0):
-            raise ValueError(f"{entry!r} must be above 0; leave it out for no limit")
+            raise ValueError(f"{entry!r} must be above 0; omit it for no limit")
         if period in limits:
             raise ValueError(f"{entry!r} duplicates the limit per {period}")
         limits[period] = amount

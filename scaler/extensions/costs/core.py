@@ -43,7 +43,7 @@ _ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class UnitCharge:
-    """Amount charged for a unit. free_seconds: part of its age that it spent in a queue."""
+    """Amount charged for a unit. free_seconds: time that the unit spent in a queue, part of its age."""
 
     charged: float
     free_seconds: float = 0.0
@@ -84,9 +84,9 @@ class SpendingLedger(Spending):
         self._add(manager, known, due, now)
 
     def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> None:
-        """Charge a unit's tasks. paid_seconds: of all tasks. price: per task and hour."""
+        """Charge a unit's tasks. paid_seconds: total of all its tasks. price: per task and hour."""
         due = price / 3600 * paid_seconds
-        # An unknown unit ran its earlier tasks before the run.
+        # A unit seen for the first time ran its earlier tasks before this run.
         known = self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(due))
         self._add(manager, known, due, now)
 
@@ -185,7 +185,7 @@ class SpendingLedger(Spending):
         limit, spent, rate = self.limits[period], self.spent(period, now), self.per_hour / 3600
         if spent >= limit:
             return 0.0
-        # At this rate, charges leave a window before they reach its limit.
+        # At this rate, charges expire from the window before their sum reaches its limit.
         is_never = rate <= 0 or (period in WINDOWS and rate * WINDOWS[period] <= limit)
         return math.inf if is_never else (limit - spent) / rate
 
@@ -235,7 +235,8 @@ class SpendingLedger(Spending):
         return heartbeat.paid_tasks
 
     def budget(self, managers: Iterable[ManagerView], now: float) -> float:
-        """Return the budget for new units and tasks, less a minute of all existing ones. Infinite without limits."""
+        """Return the budget for new units and tasks, less a reserved minute of all existing ones. Infinite without
+        limits."""
         if self.reached:
             return 0.0
         reserved = 0.0

@@ -25,7 +25,7 @@ class SpendingFile(Performer):
         self._path = directory / NAME
         self._file = around.files.file("state_directory", self._path, self._replace, only_latest=True)
         self._saved = 0.0
-        """The run's total in the last write."""
+        """Total cost of the run at the last write."""
         try:
             document = json.loads(self._path.read_bytes())
             ledger = SpendingLedger({}, 0.0)

@@ -1,6 +1,6 @@
 """The data plane: objects in stores of hosts, transfers between stores, and workers near their data.
 
-messages of stores -> stores.py -> tracker.py: transfers, directory.py: holders, persisted.py: copies that must exist
+messages from stores -> stores.py -> tracker.py: transfers, directory.py: holders, persisted.py: copies that must exist
 tasks -> locality.py: the host near which a task runs
 agent -> host: one store for all workers of a host
 """

@@ -13,9 +13,9 @@ from scaler.errors import UsageError
 @hiding_frames_of_methods()
 class CopyCalls(TaskCalls):
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
-        """Copy results into the object storage, so that they survive the loss of the hosts that store them.
+        """Copy results into the object storage, where they survive the loss of their hosts.
 
-        Returns at once. Each result is copied as soon as it exists, and the copy lives as long as its future. Starts no
+        Returns at once. Each result is copied as soon as it exists. The copy is kept as long as its future. Starts no
         task, unlike Dask's `persist`. Results of up to 32 KiB travel in messages and need no copy.
 
         Args:
@@ -33,6 +33,6 @@ class CopyCalls(TaskCalls):
                 raise UsageError(f"{future!r} is {what}: persist takes futures of this client")
             checked.append(future)
         for future in checked:
-            future.is_persisted = True  # first: a result that is stored from now on is copied then
+            future.is_persisted = True  # before the check below: a result stored from now on is copied at once
         if stored := [future.stored for future in checked if future.stored is not None]:
             self._loop.persist(stored)

@@ -35,7 +35,7 @@ _NO_REPORT = StoreReport(0.0, 0, 0, 0, 0, 0)
 
 
 class DataPlane(SchedulerPart):
-    """Tells readers where objects are and what moves. `HostStores` does the work."""
+    """Provides object locations and transfers to readers. `HostStores` tracks both."""
 
     questions = (FindObjects,)
 
@@ -102,7 +102,7 @@ def host_names(stores: HostStores) -> dict[int, str]:
 
 
 def answer(stores: HostStores, state: ClusterState, question: FindObjects, client: ClientRecord) -> ObjectsFound:
-    """Return the named objects, or the largest ones, among those visible to the client."""
+    """Return the named objects, or the largest objects, that the client may see."""
     if question.named:
         may_see = [each for each in question.named if state.may_see(client, each)]
         found = [known for each in may_see if (known := _known(stores, state, each)) is not None]
@@ -129,9 +129,8 @@ def largest_rows(stores: HostStores, state: ClusterState, most: int) -> list[Obj
 def _known(stores: HostStores, state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | None:
     """Return an object by its own id, or by the id of the task that produced it.
 
-    A result without an entry counts as stored in the object storage unless a host has a store or, after a restart, may
-    have one that has not reconnected yet.
-    """
+    A result without an entry counts as stored in the object storage unless host stores exist or, after a restart, may
+    still reconnect."""
     size_bytes = 0
     is_in_storage = not (is_result(identifier) and (stores.is_used or state.has_returned))
     if is_task(identifier):

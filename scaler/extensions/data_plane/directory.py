@@ -1,4 +1,4 @@
-"""Directory of objects and the stores that have them, according to stores and results. Pure.
+"""Directory of objects and their stores, as reported by stores and results. Pure.
 
 Invariants: an entry has at least one holder, and is indexed by its owner and by each holder. An object without an entry
 is assumed to be in the object storage, with unknown size. Changing one object is O(1).
@@ -15,9 +15,9 @@ from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
 
 OBJECT_STORAGE = 0
-"""Number of the object storage; host stores have numbers from 1 on."""
+"""Number of the object storage; host stores are numbered from 1."""
 MAX_LOST = 50_000
-"""Maximum number of lost objects whose host is retained."""
+"""Maximum number of lost objects whose hosts are recorded."""
 MAX_LOOKS = 30_000
 """Maximum large objects to compare when finding the largest. If there are more, an arbitrary selection is compared."""
 
@@ -64,7 +64,7 @@ class Directory:
         return copies
 
     def discard(self, identifier: bytes, store: int) -> Copies | None:
-        """Record that a store lacks an object. Returns the remaining entry, or None if nothing changed."""
+        """Record that a store no longer has an object. Returns the remaining entry, or None if nothing changed."""
         found = self.by_store.get(store, {}).pop(identifier, None)
         if found is None:
             return None
@@ -74,7 +74,7 @@ class Directory:
         return found
 
     def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
-        """Forget a store. Returns its objects with their remaining holders. host: name of the store's host."""
+        """Remove a store. Returns its objects with their remaining holders. host: name of the store's host."""
         objects = self.by_store.pop(store, {})
         for identifier, copies in objects.items():
             copies.holders.discard(store)

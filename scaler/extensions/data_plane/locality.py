@@ -1,11 +1,11 @@
 """Data locality: chooses the store near which a task should run. Pure.
 
 A store keeps the objects of one host (0: the object storage), and every worker uses one store. A task with large inputs
-prefers the store that has most of their bytes, and is queued for that store. A worker takes its own store's tasks
-first, then tasks without a preference, then tasks of other stores if waiting there would take longer than moving the
-bytes, estimated by measured transfer rates and task times.
+prefers, and is queued for, the store that has most of the inputs' bytes. A worker takes its own store's tasks first,
+then tasks without a preference, then tasks of other stores if waiting there would take longer than moving the bytes,
+estimated by measured transfer rates and task times.
 
-Tasks with a better rank go first, wherever they are queued, and clients take turns.
+Tasks with a better rank run first, wherever they are queued, and clients take turns.
 
 Invariant: at least one worker of the store that a ready task prefers fits the task. When the last such worker leaves,
 the task may run anywhere.
@@ -38,7 +38,7 @@ from scaler.scheduler.core.stores import Stores
 MIN_INPUT_BYTES = 1024 * 1024
 """Tasks with smaller inputs, or with smaller differences between stores, run anywhere."""
 SIMILAR = 0.9
-"""Share of the best store's bytes from which a store is as good; among these, the least loaded store is preferred."""
+"""Stores with at least this share of the best store's bytes count as equally good: the least loaded of them wins."""
 MAX_HOLDERS = 64
 """An object in more stores than this counts as near everywhere."""
 MAX_WORKERS_COMPARED = 16
@@ -125,7 +125,7 @@ class Locality(Stores):
         del self.store_of[worker]
 
     def _queues(self) -> Iterable[NearQueue]:
-        return cast("Iterable[NearQueue]", self._ready.queues.values())  # created here, as `make_queue`
+        return cast("Iterable[NearQueue]", self._ready.queues.values())  # all were created by this class's `make_queue`
 
     def place_of(self, worker: Worker) -> int:
         return self.store_of[worker]
@@ -254,7 +254,7 @@ class Locality(Stores):
     # -- choosing a worker's next task
 
     def take(self, queue: NearQueue, worker: Worker, now: float) -> Task | None:
-        """Take the task that a worker should run next from a queue with preferences; None: all should run elsewhere."""
+        """Take the next task for a worker from a queue with preferences. None: all tasks should run elsewhere."""
         queue.contested = None
         own = queue.stores.get(self.store_of[worker])
         if own is not None and self._goes_first(own, queue, own.first(), is_own=True):
@@ -267,8 +267,8 @@ class Locality(Stores):
         return queue.take()
 
     def _goes_first(self, preferring: OrderedQueue, queue: NearQueue, task: Task | None, *, is_own: bool) -> bool:
-        """Return whether a task that prefers a store goes before the tasks without a preference. The better priority
-        goes first. At equal priority, different owners take turns. Within an owner, the better rank goes first, and at
+        """Return whether a task that prefers a store runs before the tasks without a preference. The better priority
+        runs first. At equal priority, different owners take turns. Within an owner, the better rank runs first, and at
         equal rank the nearer task."""
         other = queue.first() if queue.count else None
         if task is None or other is None:
@@ -312,7 +312,7 @@ class Locality(Stores):
         return found
 
     def end_pass(self, now: float) -> None:
-        """Once all queues have been offered, keep only those stores due that have tasks and workers with credit."""
+        """After all queues were offered, remove stores without tasks or without workers with credit from `due`."""
         self._compared.clear()
         if now >= self._period_ends_at:
             self.again_at = math.inf
@@ -328,8 +328,7 @@ def _until_free(worker: Worker, now: float, without: int = 0) -> float:
     """Return the estimated seconds until a worker without a free slot has one.
 
     Based on the measured duration of its tasks and the time of its last result; if that is overdue, the estimate is the
-    time elapsed since. without: tasks queued last that are not counted.
-    """
+    time elapsed since. without: number of last-queued tasks to ignore."""
     busy = worker.busy
     if not busy:
         return 0.0

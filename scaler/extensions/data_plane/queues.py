@@ -1,4 +1,4 @@
-"""Ready tasks that prefer a store: in a nested queue per store within the queue of their requirement. Pure."""
+"""Queues of ready tasks that prefer a store: one per store, nested in the queue of the requirement. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scaler.scheduler.core.ready import Give, Rank, ReadyQueue, Side, Turns
 from scaler.scheduler.core.state import READY, Task, Worker
 
 MAX_MOVED = 16
-"""Workers per pass to which tasks of other stores are offered."""
+"""Maximum number of workers per pass that are offered other stores' tasks."""
 
 
 class OrderedQueue(ReadyQueue):
-    """A queue whose last task is visible. had_turn: whether a store's queue had the last turn, rather than another
-    client's task without a preference."""
+    """A queue that can return its last task. had_turn: whether the last turn went to a store's queue rather than to
+    another client's task without a preference."""
 
     had_turn = False
 
@@ -55,9 +55,9 @@ class NearQueue(OrderedQueue):
         """Queues of tasks that prefer a store, by store; none is empty."""
         self.ranks_preferring: dict[Rank, int] = {}
         self.taken: dict[Task, int] = {}
-        """Stores of the tasks taken last, for `put_back`."""
+        """Stores of the most recently taken tasks, for `put_back`."""
         self.contested: OrderedQueue | None = None
-        """The store's queue that gained or lost a turn with the last take."""
+        """The store queue that won or lost a turn in the last take."""
 
     @property
     def first_rank(self) -> Rank:

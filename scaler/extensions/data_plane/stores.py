@@ -4,9 +4,8 @@ Each store gets a unique number from 1 on; the object storage is number 0. If a 
 connected, the store gets its number at once and is *awaited* for one lease. A store that returns after it was given up
 gets a new number, as do its workers.
 
-Invariants: nothing here has a cost until the first host store connects or a worker names one. A store's messages are
-accepted only while it is connected.
-"""
+Invariants: the registry costs nothing until the first host store connects or a worker names one. A store's messages are
+accepted only while it is connected."""
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ class HostStores(Locality):
         self._used_by.pop(worker.id, None)
 
     def storage_connected(self, gone: Iterable[bytes]) -> None:
-        """Forget objects and fetches of the object storage."""
+        """Remove the object storage's objects and fetches."""
         self._drop_backend()
         self.tracker.gone(OBJECT_STORAGE, is_back=True)
         if self.is_used:

@@ -64,7 +64,7 @@ class Tracker:
         self.unknown_from = -math.inf
         """Time until which objects without an entry wait, because stores report their objects after a restart."""
         self.unreachable: dict[tuple[int, int], float] = {}
-        """Time until which a connection is known to be missing, by (fetcher, source)."""
+        """Time until which a connection counts as unavailable, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
         self.persisted = PersistedResults(directory, self.mail, self.wake_by)
         self.directory = directory
@@ -82,7 +82,7 @@ class Tracker:
                     self._request(fetch, MAX_LOOKS if fetch.runs else len(transfer.sources))
         return self.mail.take()
 
-    # -- what stores say
+    # -- messages from stores
 
     def wanted(self, store: int, identifiers: Iterable[bytes]) -> None:
         link = self.links[store]
@@ -140,7 +140,7 @@ class Tracker:
             self._note_sole(identifier, left)
 
     def fetched(self, store: int, identifier: bytes, first: int, count: int, size_bytes: int) -> None:
-        """Record received chunks: all of an object whose size was unknown."""
+        """Record received chunks; if the object's size was unknown, all its chunks."""
         fetch = self.links[store].fetches.get(identifier)
         if fetch is None:
             return
@@ -184,7 +184,7 @@ class Tracker:
         self.retry()
 
     def gone(self, store: int, host: str = "", *, is_back: bool = False) -> None:
-        """Forget a store with its objects and fetches. host: host of the store. is_back: it has reconnected, empty."""
+        """Remove a store with its objects and fetches. host: the store's host. is_back: it has reconnected, empty."""
         for identifier, copies in self.directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
         self.persisted.gone(store)
@@ -241,7 +241,7 @@ class Tracker:
                     self._wait(fetch)
 
     def forget(self, identifiers: list[bytes]) -> None:
-        """Forget objects, in the object storage and at all stores that have or fetch them."""
+        """Delete objects from the object storage and from all stores that have or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
         if not self.directory.by_owner and not self.transfers and not self.persisted:
             return
@@ -346,7 +346,7 @@ class Tracker:
             self.directory.add(transfer.id, transfer.size_bytes, store)
             self.persisted.held(transfer.id, store)
             self._leave(fetch)
-        for source in freed:  # before this fetch: fetches that have waited longer go first, so that chunks spread
+        for source in freed:  # before this fetch: longer waiting fetches go first, which spreads chunks
             self._offer(source)
         if transfer.waiting:
             self._offer(store)
@@ -459,7 +459,7 @@ class Tracker:
         if source == fetch.store or source in fetch.failed:
             return False
         if source == OBJECT_STORAGE and self.backend in fetch.transfer.sources and self._may_use(fetch, self.backend):
-            return False  # so that no chunk crosses the backend's link twice
+            return False  # no chunk crosses the backend's link twice
         return not self.unreachable or self.unreachable.get((fetch.store, source), -math.inf) <= self.timer.now
 
     def _start(self, fetch: Fetch, source: int) -> None:
@@ -535,7 +535,7 @@ class Tracker:
         return not left
 
     def _despair(self, fetch: Fetch) -> None:
-        """Find another way for a fetch without a source; otherwise report the object as unavailable to its store."""
+        """Find another way for a fetch without a source, or report to its store that the object is unavailable."""
         transfer, copies = fetch.transfer, self.directory.find(fetch.transfer.id)
         known = len(transfer.sources)
         if fetch.failures < MAX_FAILURES:

@@ -1,5 +1,4 @@
-"""Objects in transfer: transfers, fetches, and runs; each store's traffic and measured rates; messages to stores.
-Pure."""
+"""Records of transfers, fetches, and runs, of each store's traffic and measured rates, and messages to stores. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 from scaler.protocol.messages import Message, split
 
 MAX_RUNS_OF_FETCH = 2
-"""Runs in flight per fetch: the next one is requested while one arrives."""
+"""Maximum runs in flight per fetch: the next run is requested while one arrives."""
 MAX_RUNS_OF_SOURCE = 4
 """Runs of large objects that one store serves at a time."""
 MAX_SHARED_RUNS = 2
 """Runs of shared objects that one store serves at a time. Fewer runs pass the first chunk on sooner."""
 MAX_RUNS_OF_FETCHER = 4
-"""Runs of large objects that one store receives at a time. Equal to MAX_RUNS_OF_SOURCE, so that all links have work."""
+"""Runs of large objects that one store receives at a time. Equal to MAX_RUNS_OF_SOURCE to keep all links busy."""
 MAX_SMALL_RUNS = 64
 """Limit for objects below LARGE_BYTES or of unknown size, which never wait for large ones."""
 
@@ -150,7 +149,7 @@ class Traffic:
 
 
 MAX_PAIRS = 20_000
-"""Pairs kept; beyond this, the smaller half is dropped from the pairs but not from the sums."""
+"""Maximum number of pairs. Beyond this, the smaller half is dropped from the pairs but not from the sums."""
 USUAL_BYTES_PER_SECOND = 100e6
 """Assumed rate of an unmeasured store, close to that of a 1 Gbit/s link."""
 MIN_MEASURED_BYTES = 256 * 1024
@@ -213,7 +212,7 @@ class Moved:
         return self.rate_into(store) if flow is None else min(self.rate_into(store), flow.bytes_per_second)
 
     def drop(self, store: int) -> None:
-        """Forget a departed store. The sums of other stores keep its bytes."""
+        """Remove a departed store. The sums of other stores still include its bytes."""
         del self.into[store], self.out_of[store]
         self.pairs = Counter({pair: size for pair, size in self.pairs.items() if store not in pair})
         self._flows_into.pop(store, None)
@@ -227,7 +226,7 @@ class StoreMail:
         self.messages: dict[int, list[Message]] = {}
 
     def add(self, kind: type[Message], store: int, *row: bytes | int) -> None:
-        """Add a row to the columns of a store's last message, or to a new message if the last one has another type."""
+        """Append a row to the columns of a store's last message, or to a new message if the type differs."""
         messages = self.messages.setdefault(store, [])
         if not messages or type(messages[-1]) is not kind:
             messages.append(kind(*([] for _ in row)))
@@ -235,7 +234,7 @@ class StoreMail:
             getattr(messages[-1], name).append(value)
 
     def unavailable(self, store: int, identifier: bytes, host: str) -> None:
-        """Report an object as unavailable. host: the host that had the last copy, or empty."""
+        """Report an object as unavailable. host: the host of the last copy, or empty."""
         match self.messages.get(store):
             case [*_, ObjectsUnavailable(ids, last)] if last == host:
                 ids.append(identifier)

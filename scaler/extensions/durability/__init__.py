@@ -1,7 +1,7 @@
 """Durability: recovery of a restarted scheduler, its journal in `state_directory`, durable sessions, and cached calls.
 
-changes of the core -> core.py: record -> steps.py: the journal on disk, then the step's other commands
-journal -> ledger.py: the sum of the changes -> core.py, recovery.py, sessions.py
+core changes -> core.py: record -> steps.py: the journal on disk, then the step's other commands
+journal -> ledger.py: sum of the changes -> core.py, recovery.py, sessions.py
 """
 
 from __future__ import annotations

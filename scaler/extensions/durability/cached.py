@@ -1,7 +1,6 @@
 """Results of earlier calls, cached in the object storage: `Client.cache`, and `cache=True`.
 
-The id of a result contains only part of the call's digest, so the object begins with the full digest for comparison.
-"""
+A result's id contains only part of the call's digest, so the object starts with the full digest for comparison."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class CachedCalls(TaskCalls):
     def _cached(self, fn: Callable[..., Any], calls: Sequence[Call], options: Options) -> list[TaskFuture]:
         self._check_open()
         if self._is_nested:
-            raise UsageError("a client inside a task cannot cache: cache the call that submits the task")
+            raise UsageError("a client inside a task cannot cache calls: cache the call that submits the task")
         template = self._templates.template(fn, options, b"")
         if self._is_in_process:  # the cluster has no object storage, so results cannot be cached
             return [self._futures.submit(template, *call) for call in calls]
@@ -66,7 +65,7 @@ class CachedResults:
         self._wanted = loop.wanted
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
-        """Return the futures of calls, whose tasks are sent when the look-up has found no result.
+        """Return the futures of calls. Tasks are sent only for calls without a cached result.
 
         Raises UsageError for references among arguments, and for functions without code.
         """
@@ -101,7 +100,7 @@ class CachedResults:
     async def _settle(
         self, future: TaskFuture, digest: bytes, answer: ObjectUpload, serializer: Serializer | None
     ) -> None:
-        """End a future with its cached result, or send its task. answer: upload that holds the task back until then."""
+        """Complete a future with its cached result, or send its task. answer: upload that delays the task."""
         try:
             parts = await self._get(digest)
             stored = None
@@ -116,7 +115,7 @@ class CachedResults:
     def _end(
         self, future: TaskFuture, parts: StoredParts, serializer: Serializer | None, stored: ObjectUpload | None
     ) -> bool:
-        """End a future with its result, unless tasks reference the value, which must then be stored first."""
+        """Complete a future with its result, after storing the value if tasks reference it."""
         load = partial(load_outcome, Outcome.SUCCESS, parts[0], serializer, parts)
         with self._futures.condition:
             added = (task for each in self._futures.inbox if isinstance(each, TasksAdded) for task in each.tasks)

@@ -1,4 +1,4 @@
-"""Client side of durable sessions: keys and tags of tasks, and futures for earlier programs' tasks."""
+"""Client part of durable sessions: task keys and tags, and futures for earlier programs' tasks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class NamedSession:
     def submit_each(self, template: TaskTemplate, calls: Sequence[Call], keys: Sequence[str]) -> list[TaskFuture]:
         if len(keys) != len(calls) or len({*keys}) != len(keys):
             wrong = f"{len(keys)} for {counted(len(calls), 'item')}" if len(keys) != len(calls) else "not all different"
-            raise UsageError(f"keys are {wrong}: give each item its own key")
+            raise UsageError(f"keys are {wrong}: each item needs its own key")
         return [self.submit(template, *call, key, None) for call, key in zip(calls, keys, strict=True)]
 
     def find(self, name: str | None, key: str | None, tag: str | None) -> list[ScalerFuture]:
@@ -101,7 +101,7 @@ class NamedSession:
             for row in rows:
                 future = self._known.get(row.task) or pending.get(row.task)
                 if isinstance(future, TaskFuture) and not future.delivers:
-                    continue  # an unfinished inner node of a graph, whose value is not sent to this program
+                    continue  # an unfinished inner node of a graph: its value is not sent to this program
                 if not isinstance(future, TaskFuture):
                     template = TaskTemplate(Spec(bytes(ID_BYTES), name=row.function), (), self._serializer)
                     future = self._known[row.task] = TaskFuture(self._futures, row.task, template, b"")

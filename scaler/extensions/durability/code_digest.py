@@ -1,9 +1,7 @@
-"""The digest of a function's code, which changes when the function's behaviour may have changed. Pure.
+"""Digest of a function's code, which changes whenever the function's behaviour may have changed. Pure.
 
-Covers the function and, recursively, the functions and classes it names or holds, except installed modules, which count
-by name. Also covers constants, defaults, and picklable values of globals and cells. Does not cover files or module
-attributes.
-"""
+Covers the function and, recursively, the functions and classes it refers to. Installed modules count by name only. Also
+covers constants, defaults, and picklable values of globals and cells. Does not cover files or module attributes."""
 
 from __future__ import annotations
 
@@ -105,7 +103,7 @@ class _Walk:
         try:
             parts = dump(value)
         except Exception:  # noqa: BLE001 (pickling runs user code)
-            # The result may depend on its members.
+            # The function may use any part of the value.
             yield type(value).__qualname__.encode()
             if id(value) in self._seen:
                 return

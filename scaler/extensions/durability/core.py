@@ -1,4 +1,4 @@
-"""The part of durability inside the scheduler core. Pure."""
+"""Durability inside the scheduler core. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaler.scheduler.core.state import ClientRecord, RetainedResult
 
 EXPIRY_SECONDS = 1.0
 MAX_REFUSED_KEPT = 10_000
-"""Refused tasks kept for all clients because a client may reference one before it receives the refusal."""
+"""Maximum number of refused tasks kept for all clients. A client may reference one before receiving the refusal."""
 
 
 class DurabilityPart(SchedulerPart):
@@ -59,7 +59,7 @@ class DurabilityCore(Recovery, Sessions):
     # -- the journal
 
     def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
-        """Return one record, in which consecutive Dropped changes are merged. `steps` writes it."""
+        """Return one record for `steps` to write, with consecutive Dropped changes merged."""
         record: list[Journaled] = []
         dropped: list[bytes] | None = None
         for change in changes:
@@ -89,7 +89,7 @@ class DurabilityCore(Recovery, Sessions):
                 assert_never(item)
 
     def refuse(self, client: ClientRecord, function: str, ids: list[bytes]) -> None:
-        """Answer new tasks at once. They are not retained."""
+        """Answer new tasks at once, without retaining them."""
         text = self.failure.encode()
         self._finish_unretained(client, ids, Outcome.REJECTED, text)
         for identifier in ids:

@@ -37,7 +37,7 @@ from scaler.scheduler.core.changes import (
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
-"""Maximum number of departed clients retained, so that the storage can be asked again to drop their objects."""
+"""Maximum number of departed clients to remember, to ask the storage again to drop their objects."""
 _MAX_ROWS = 1024
 _MAX_LABELS = 4096
 M = TypeVar("M", bound=m.Message)
@@ -66,10 +66,8 @@ Journaled = (
 
 
 class JournalChanged(NamedTuple):
-    """Reason why new tasks cannot be journaled and are rejected; empty: they can be journaled again.
-
-    is_stuck: nothing can be journaled, so all work waits.
-    """
+    """Reason why new tasks cannot be journaled and are rejected; empty: journaling works again. is_stuck: nothing can
+    be journaled, so all work waits."""
 
     failure: str
     is_stuck: bool = False
@@ -95,7 +93,7 @@ class Recovered(NamedTuple):
 
 
 class ClientsGone(NamedTuple):
-    """Clients that left before the scheduler ended. The storage may not have been notified."""
+    """Clients that departed before the scheduler ended. The storage may not have been notified."""
 
     ids: list[bytes]
 
@@ -179,7 +177,7 @@ _READERS: dict[type[Journaled], Callable[[bytes, bytes], Journaled]] = {
     CancelAsked: lambda _, content: CancelAsked(_ids(content)),
 }
 KINDS = (*_READERS,)
-"""A type's index is its number in files, so new types must be appended."""
+"""The index of a type is its number in files, so append new types."""
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
@@ -248,12 +246,12 @@ class _Client:
             table.pop(identifier, None)
 
     def groups(self) -> Iterator[m.TaskGroup]:
-        """Yield the unfinished tasks, in groups of moderate size. A task may depend on one of a later group."""
+        """Yield the unfinished tasks, in groups of moderate size. A task may depend on a task in a later group."""
         for spec, rows in groupby(self.tasks.items(), lambda item: item[1][0]):
             while some := list(islice(rows, _MAX_ROWS)):
                 ids, columns = map(list, zip(*some, strict=True))
                 _, payloads, references, calls = map(list, zip(*columns, strict=True))
-                # Either all tasks of a spec have a number of calls, or none has.
+                # Either all tasks of a spec have a number of calls, or none have.
                 yield m.TaskGroup(spec, ids, payloads, references, calls=calls if any(calls) else [])
 
     def finished(self) -> list[m.Finished]:

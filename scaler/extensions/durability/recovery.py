@@ -1,17 +1,17 @@
 """Recovery of a restarted scheduler from the reports of its peers, including its journal. Pure.
 
 Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. The journal does
-both: it resubmits its clients' tasks, and reports which retries=0 tasks were sent to which worker. A resubmitted task
-is *held* (`Waiting`, with one extra missing dependency) until workers have had time to report. A report whose task has
-not been resubmitted yet is a *claim*. Once the task and its claim have arrived, the scheduler adopts the task: it is
-assigned to that worker with that attempt, or ends with the reported result. A dropped client also leaves claims, in
-case it returns.
+both: it resubmits its clients' tasks and reports which retries=0 tasks were sent to which worker. A resubmitted task is
+*held* (`Waiting`, with one extra missing dependency) until workers have had time to report. A report whose task has not
+been resubmitted yet is a *claim*. Once the task and its claim have arrived, the scheduler assigns the task to that
+worker with that attempt, or completes the task with the reported result. A dropped client's tasks also become claims,
+in case the client returns.
 
 Held tasks are released after RECOVERY_SECONDS, with two exceptions:
 
-- A task with retries=0 that may have been sent to a worker that has not reported waits for this worker.
-  A worker that does not report within its lease has killed such tasks itself, so they then end as lost. Without a
-  journal, this applies to all such tasks.
+- A retries=0 task that may have been sent to a worker waits until this worker reports. A worker that does not report
+  within its lease has killed such tasks itself, so they then fail as lost. Without a journal, this applies to all such
+  tasks.
 - A task whose value only other tasks need stays held until one of them waits for the value.
 """
 
@@ -29,10 +29,10 @@ from scaler.scheduler.core.durability import MAX_SESSIONS, RECOVERY_SECONDS, REM
 from scaler.scheduler.core.state import ClientRecord, ResultBatch, Task, Terminated, Waiting, Worker
 
 SETTLE_SECONDS = 0.1
-"""Seconds for which late resubmissions are held, because their dependents follow in the next messages."""
+"""Seconds for which late resubmissions are held, because their dependents arrive in later messages."""
 SWEEP_SECONDS = 0.25
 _LATER = math.inf
-"""Release time of held tasks to which an exception in the module docstring applies."""
+"""Release time of held tasks under an exception in the module docstring."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,10 +64,10 @@ class Recovery(Durability):
         self._relays: dict[bytes, list[Relayed]] = {}
         """Messages of nested clients whose first task is a claim."""
         self._kept: dict[bytes, bool] = {}
-        """Clients that are in the journal or were dropped, until they leave. Their claims are kept. The value tells
-        whether it is known which of their tasks with retries=0 may have run."""
+        """Clients in the journal or dropped, until they disconnect. Their claims are kept. Value: whether it is known
+        which of the client's retries=0 tasks may have run."""
         self._sent: dict[bytes, bytes] = {}
-        """The worker to which each journaled task with retries=0 was sent."""
+        """The worker to which each journaled retries=0 task was sent."""
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""
 
@@ -105,7 +105,7 @@ class Recovery(Durability):
                 self._drop(identifier)
 
     def client_given_up(self, client: ClientRecord, why: str) -> None:
-        """Keep the unacknowledged results and the retries=0 tasks that may have run, in case the client returns."""
+        """Keep unacknowledged results, and retries=0 tasks that may have run, in case the client returns."""
         self._kept.setdefault(client.id, not client.is_back)
         lost = f"its client {why}; retries=0, and the task may have run".encode()
         for task in client.tasks.values():
@@ -160,7 +160,7 @@ class Recovery(Durability):
                 self._apply(task, self.claims.pop(identifier), now)
         if self._sent:  # the worker may have lacked tasks that were sent to it
             self.next_at = min(self.next_at, max(self._opens_at, now + SETTLE_SECONDS))
-        # The worker starts its unlisted tasks after the first answer, even an empty one.
+        # After the first answer, even an empty one, the worker starts its unlisted tasks.
         if unstarted.ids:
             unstarted.ids += answer.ids
             unstarted.attempts += answer.attempts
@@ -244,7 +244,7 @@ class Recovery(Durability):
             self.next_at = min(self.next_at, self._fenced_at)
 
     def _open(self, tasks: list[Task], now: float) -> float:
-        """Release held tasks that are needed and may run. tasks: in dependency order. Returns when to try again."""
+        """Release held tasks that are needed and may run. tasks: in dependency order. Returns when to retry."""
         opened: list[Task] = []
         again_at = math.inf
         for task in reversed(tasks):
@@ -270,8 +270,8 @@ class Recovery(Durability):
         return again_at
 
     def _may_run(self, task: Task) -> bool:
-        """Return whether a task with retries=0 may have been sent to a worker that has not reported. A gang that may
-        start again has, without a journal, if another member has."""
+        """Return whether a retries=0 task may have been sent to a worker that has not reported. Without a journal, this
+        holds for a member of a restartable gang only if another member has been adopted."""
         spec = task.group.spec
         if spec.retries:
             return False

@@ -1,11 +1,11 @@
-"""Durable sessions: clients whose tasks and results outlive their connection. Pure.
+"""Durable sessions: a client's tasks and results outlive its connection. Pure.
 
-A durable session is a `ClientRecord` that stays, absent, when its client leaves: its tasks continue, and their results
-are retained. A client with the same peer id, which is derived from the names of its session and key, continues the
-session. The client has futures for the tasks that it resubmits or requests.
+A durable session is a `ClientRecord` that remains, marked absent, when its client disconnects. Its tasks continue, and
+their results are retained. The peer id is derived from the names of the session and the key; a client with the same id
+continues the session. The client has futures for the tasks that it resubmits or requests.
 
 Invariants: a task's result is retained until its session is removed or expires. A successful task never runs again.
-Every task of a session has a label, which counts in the account of its key. Requested results are sent in portions of
+Every task of a session has a label, charged to its key's account. Requested results are sent in portions of
 `MAX_REDELIVERED_BYTES`, each after the previous one is acknowledged.
 """
 
@@ -40,9 +40,9 @@ from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, Task
 
 MAX_SESSIONS = 10_000
 MAX_LABEL_BYTES = 2048
-"""Bytes of a session's name, and of a key and a tag together."""
+"""Maximum bytes of a session name, and of a key and a tag together."""
 MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
-"""Bytes of requested results that are sent before the client must acknowledge them."""
+"""Maximum bytes of requested results sent but not acknowledged."""
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
 _GONE = b"its durable session no longer contains this task"
@@ -96,7 +96,7 @@ class DurableSession:
     unasked: set[bytes] = field(default_factory=set)
     """Tasks that were unfinished when the client connected and that the client has not submitted."""
     awaited: int = 0
-    """Number of the last Finished with requested results. The next one is sent after its acknowledgement."""
+    """Number of the last Finished message with requested results. Its acknowledgement triggers the next."""
 
     @property
     def size_bytes(self) -> int:
@@ -123,9 +123,9 @@ class Sessions(Durability):
             clients = self._state.clients
             names = [each.name for id_, each in self.sessions.items() if clients[id_].account.key == identity.key]
             if len(name.encode()) > MAX_LABEL_BYTES:
-                return Refused(RefusalReason.LIMIT, f"the name of a session has at most {MAX_LABEL_BYTES} bytes")
+                return Refused(RefusalReason.LIMIT, f"a session name has at most {MAX_LABEL_BYTES} bytes")
             if len(names) >= MAX_SESSIONS:
-                text = f"MAX_SESSIONS is {MAX_SESSIONS}, and key {identity.key} has reached it: remove some"
+                text = f"key {identity.key} has reached the limit of {MAX_SESSIONS} sessions: remove some"
                 return Refused(RefusalReason.LIMIT, text)
             if name in names:
                 return Refused(RefusalReason.DUPLICATE, f"session {name!r} exists with another peer id")
@@ -278,11 +278,11 @@ class Sessions(Durability):
     # -- resubmitted tasks, and their results
 
     def make_way(self, client: ClientRecord, message: Submit) -> str:
-        """Drop failed results of tasks whose keys are submitted again, so that they rerun. Call before the message is
+        """Drop failed results of tasks with resubmitted keys, so these tasks rerun. Call before the message is
         journaled.
 
-        Returns an error about the labels of the message, which are dropped in that case. Nothing is dropped while the
-        journal accepts no new tasks.
+        If the message's labels are invalid, drops the labels and returns an error. Drops nothing while the journal
+        accepts no new tasks.
         """
         wrong, is_full, unasked = "", bool(self.failure), self.sessions[client.id].unasked
         coming = [each.ids for each in client.unacknowledged if each.number > message.acknowledged] if unasked else []
@@ -295,7 +295,7 @@ class Sessions(Durability):
                 if task in unasked:
                     unasked.discard(task)
                     if any(task in ids for ids in coming):
-                        continue  # the task failed just now, and its future takes the result already sent
+                        continue  # the task failed just now; its future takes the result that is already on its way
                 if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
                     continue
                 if not is_full and label[0] and not self._collision(client, task, label[0]):
@@ -303,7 +303,7 @@ class Sessions(Durability):
         return wrong
 
     def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:
-        """Answer a repeated task: its client gets the result now or when the task ends."""
+        """Answer a resubmitted task: send the result now or when the task ends."""
         if not client.is_durable:
             return
         session, task = self.sessions[client.id], columns.ids[row]

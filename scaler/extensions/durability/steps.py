@@ -1,4 +1,4 @@
-"""Steps of a scheduler with a journal: a step's commands are performed after the disk has confirmed its changes."""
+"""Steps of a scheduler with a journal. A step's commands are performed once its changes are on disk."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:  # compaction does not need the server
     from scaler.scheduler.server import SchedulerServer
 
 _AT_ONCE = SendAnswer, AskPolicy
-"""Commands that reveal nothing to peers that the journal must contain first."""
+"""Commands that are never delayed: they reveal no unjournaled change to peers."""
 HANG_SECONDS = 5.0
 """Seconds without confirmation after which the disk is reported as hanging."""
 _log = logging.getLogger(__name__)
 
 
 class DurableSteps:
-    """Delays commands until the disk has confirmed the changes behind them. Answers depend on no change."""
+    """Delays commands until the changes behind them are on disk."""
 
     make_journal = Journal
 
@@ -38,8 +38,8 @@ class DurableSteps:
     ) -> None:
         """Lock the journal's directory. Raises UsageError if that fails.
 
-        perform: performs commands. on_failure: called with the reason why the disk accepts no new tasks (empty: it
-        accepts them again), and whether it accepts nothing at all.
+        perform: performs commands. on_failure: called with the reason why the disk accepts no new tasks (empty: tasks
+        are accepted again), and whether the disk accepts nothing at all.
         """
         self.journal = self.make_journal(
             path, "scaler.extensions.durability.steps", self._on_change, content=PROTOCOL_VERSION
@@ -101,7 +101,7 @@ class DurableSteps:
             self._perform(commands)
 
     def _drop_for(self, opened: set[bytes]) -> None:
-        """Drop commands for the earlier sessions of peers that have a new one."""
+        """Drop commands for earlier sessions of peers that have a new session."""
         for _, held in self._held:
             held[:] = [each for each in held if not (isinstance(each, Send | Expel) and each.peer in opened)]
 

@@ -1,4 +1,4 @@
-"""Reports packages of a worker that differ from a client's, and the state of environments."""
+"""Reports differences between a worker's and a client's packages, and the states of environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports workers' packages with other versions to clients and the log, and keeps tasks until their environment is
+"""Reports version differences of workers' packages to clients and the log, and holds tasks until their environment is
 prepared. Pure."""
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Packages(SchedulerPart, Environments):
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
         self._prepared: dict[bytes, dict[bytes, str]] = {}
-        """What a worker does to prepare environments, by its id and theirs."""
+        """What each worker does to prepare environments, by worker id and environment."""
         self._told: dict[bytes, set[tuple[str, str]]] = {}
-        """Functions and versions, by client."""
+        """Functions and differences already reported, by client."""
 
     def environments(self) -> Environments:
         return self
@@ -46,7 +46,7 @@ class Packages(SchedulerPart, Environments):
     def why_waits(self, task: Task) -> str:
         found = [each[name] for each in self._prepared.values() if (name := task.needs.environment) in each]
         text = f": {max(found)}" if any(found) else ""
-        return f"its environment is installed on {counted(len(found), 'worker')} now{text}" if found else ""
+        return f"its environment is being installed on {counted(len(found), 'worker')}{text}" if found else ""
 
     def on_message(
         self, peer: PeerRecord, message: PackagesDiffer | EnvironmentState, state: ClusterState
@@ -64,6 +64,6 @@ class Packages(SchedulerPart, Environments):
         if client is None or about in (told := self._told.setdefault(client.id, set())) or len(told) >= MAX_TOLD:
             return []
         told.add(about)
-        why = f"{message.function} may behave differently there, which has {message.text}"
+        why = f"{message.function} may behave differently there: the worker has {message.text}"
         text = f"worker {peer.title}: {why}; install the same versions on both sides"
         return [*sent_to(client, Notice(text)), Publish([peer_incident("packages", peer, why)])]

@@ -1,9 +1,9 @@
 """Installs packages with uv or pip, once per host, into folders that precede the worker's site-packages. Scaler's own
 dependencies are pinned to the running versions.
 
-A process holds a shared lock of a folder that it uses. To install a folder, it holds an exclusive lock of the folder's
-state, and for the first seconds also one of the host, so that installations start one after the other. The kernel
-releases the locks of a killed process.
+A process holds a shared lock on each folder that it uses. To install a folder, a process locks the folder's state
+exclusively, and during the first seconds also the host, which staggers the starts of installations. The kernel releases
+the locks of a killed process.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ INSTALL_SECONDS = 1800.0
 SLOW_SECONDS = 10.0
 """Duration of an installation after which the next one on this host starts."""
 FAILED_SECONDS = 30.0
-"""Seconds for which a failed installation is not tried again on this host."""
+"""Seconds for which a failed installation is not retried on this host."""
 KEPT = 10
-"""Installed folders per host, besides those in use."""
+"""Maximum number of unused installed folders per host."""
 STATE = ".state"
-"""Suffix of a folder's state: a file that is locked during the installation, and contains why it failed."""
+"""Suffix of a folder's state: a file that is locked during the installation and contains why it failed."""
 PACKED = ".requirements"
-"""File in an installed folder with the packed requirements. Its lock keeps the folder."""
+"""File in an installed folder with the packed requirements. Locking it protects the folder from removal."""
 MAX_LINE_CHARACTERS = 200
 ERROR_LINES = 3
 _SHOWN = 3
@@ -73,8 +73,8 @@ def unpacked(data: bytes) -> Listed:
 
 
 def use(requirements: Sequence[str], say: Callable[[str], None]) -> None:
-    """Make this process and its children import these packages. say: for logs. Raises ConfigError."""
-    folder, _ = provide(packed(Listed(tuple(requirements))), "requirements", say)  # the lock is kept until the exit
+    """Make these packages importable in this process and its children. say: logs a text. Raises ConfigError."""
+    folder, _ = provide(packed(Listed(tuple(requirements))), "requirements", say)  # locked until this process exits
     os.environ.update(variables_of(folder))
     sys.path.insert(0, str(folder))
     site.addsitedir(str(folder))  # for .pth files
@@ -88,8 +88,8 @@ def variables_of(folder: Path) -> dict[str, str]:
 
 
 def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tuple[Path, int]:
-    """Return the folder with the packages of packed requirements, and a descriptor of the lock that keeps the folder.
-    what: names them in errors. Raises ConfigError."""
+    """Return the folder with the packages of packed requirements, and the descriptor of a lock that protects the
+    folder. what: their name in errors. Raises ConfigError."""
     listed = unpacked(data)
     constraints = [*own_versions(), *listed.constraints]
     names = [each.partition(" #")[0] for each in listed.requirements if not each.startswith("-")]
@@ -119,7 +119,7 @@ def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tupl
 
 
 def _kept(folder: Path) -> int:
-    """Return a descriptor of a lock that keeps an installed folder, or -1 if the folder does not exist."""
+    """Lock an installed folder against removal. Returns the lock's descriptor, or -1 if the folder does not exist."""
     with contextlib.suppress(FileNotFoundError):
         lock = os.open(folder / PACKED, os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -246,7 +246,7 @@ def own_versions() -> list[str]:
 
 
 def digest_of(requirements: Sequence[str], constraints: Sequence[str]) -> str:
-    """Return a digest of the list, its files, Python, machine, C library, and own versions; names the folder."""
+    """Return the folder's name: a digest of the list, its files, Python, machine, C library, and `constraints`."""
     digest = hashlib.sha256()
     for each in (sys.version, os.uname().machine, *platform.libc_ver(), *constraints, *sorted(requirements)):
         digest.update(f"{each}\n".encode())

@@ -34,7 +34,7 @@ _OPTION = re.compile(r"(-[rcef](?!-)|--(?:requirement|constraint|editable|find-l
 
 
 def requirements_of(environment: object) -> bytes:
-    """Return the packed requirements for a value of the option `environment`; empty for an empty list. Raises
+    """Return the packed requirements of an `environment` option; empty for an empty list. Raises
     UsageError."""
     if environment == AUTO:
         return _auto(tuple(sys.path))
@@ -62,7 +62,7 @@ def _limited(listed: Listed) -> bytes:
         return b""
     found = packed(listed)
     if len(found) > MAX_BYTES:
-        raise UsageError(f"environment: the requirements have {len(found):,} compressed bytes, at most {MAX_BYTES:,}")
+        raise UsageError(f"environment: the requirements have {len(found):,} compressed bytes; limit: {MAX_BYTES:,}")
     return found
 
 
@@ -82,9 +82,9 @@ def _of_file(path: Path, constraints: list[str], depth: int) -> Iterator[str]:
 
 
 def _checked(lines: Iterable[str], folder: Path, constraints: list[str], depth: int) -> Iterator[str]:
-    """Yield requirements without comments, with absolute paths and their files' times, and those in included files.
+    """Yield the requirements in lines and included files, without comments, with absolute paths and file times.
 
-    Adds to constraints. Raises UsageError for local code, and OSError."""
+    Appends to `constraints`. Raises OSError, and UsageError for local code."""
     for given in lines:
         line = "" if given.lstrip().startswith("#") else given.partition(" #")[0].strip()
         kind, rest = match.groups() if (match := _OPTION.match(line)) else ("", "")
@@ -123,7 +123,7 @@ def _exported(lock: Path) -> list[str]:
 
 
 def _without_own(lines: Iterable[str]) -> Iterator[str]:
-    """Yield requirements other than Scaler and its dependencies, which workers have in their own versions."""
+    """Yield requirements except Scaler and its dependencies: workers use their own versions."""
     own = {canonicalize_name(each.partition("==")[0]) for each in own_versions()} | {DISTRIBUTION}
     for line in lines:
         read = parsed(line)
@@ -144,7 +144,7 @@ def _auto(_path: tuple[str, ...]) -> bytes:
                 local.append(name)
     if missing := [name for name in sorted(local) if name != DISTRIBUTION]:
         names = ", ".join(missing)
-        text = f'environment="auto" leaves out packages that only this machine has: {names}; {_UPLOAD}'
+        text = f'environment="auto" omits packages that only this machine has: {names}; {_UPLOAD}'
         warnings.warn(text, stacklevel=2)
     return _limited(Listed(tuple(_without_own(found[name] for name in sorted(found)))))
 

@@ -6,7 +6,7 @@ from scaler.protocol.messages import WORKER, Message, message
 
 @message(108, to_scheduler=(WORKER,))
 class EnvironmentState(Message):
-    """The worker begins to prepare an environment, and returns its tasks until then; or accepts its tasks again."""
+    """The worker starts preparing an environment and returns its tasks meanwhile, or accepts its tasks again."""
 
     environment: f.Id
     accepts: bool

@@ -1,6 +1,6 @@
 """The installed packages that a function imports, their versions, and the differences between two environments.
 
-Reads versions from folder names, because importlib.metadata takes longer to import than most functions run.
+Reads versions from folder names, because importing importlib.metadata takes longer than most functions run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def version_of(name: str) -> str:
 
 @functools.lru_cache(4)
 def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
-    """Return the versions of packages by folder. Merging would copy the memory of all names in forked processes."""
+    """Return package versions by folder. Merging the folders would copy the memory of all names in forked processes."""
     found: list[dict[str, str]] = []
     for folder in folders:
         with contextlib.suppress(OSError):

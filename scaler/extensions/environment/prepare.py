@@ -1,4 +1,4 @@
-"""Program that installs the packages of an environment, and becomes its fork server."""
+"""Program that installs an environment's packages, then becomes its fork server."""
 
 from __future__ import annotations
 

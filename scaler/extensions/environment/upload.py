@@ -1,4 +1,4 @@
-"""`upload` of clients: modules, packages, and wheels of the user, as one archive sent with the tasks."""
+"""`Client.upload`: the user's modules, packages, and wheels, as one archive sent with the tasks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_upload(path: str | Path) -> Files:
 
 
 def merged(before: Files, files: Files) -> Files:
-    """Return the files of two uploads; modules of the second replace modules of the same name."""
+    """Merge the files of two uploads. Modules of the second replace modules of the same name."""
     new = roots_of(frozenset(files))
     return {name: data for name, data in before.items() if not roots_of(frozenset([name])) & new} | dict(files)
 

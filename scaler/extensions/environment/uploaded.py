@@ -23,7 +23,7 @@ ROOT = "/uploaded/"
 
 
 class UploadedModules:
-    """The importable archive. Ids of archives are content digests; empty: none."""
+    """The importable archive. Archive ids are content digests; an empty id means no archive."""
 
     def __init__(self) -> None:
         self.active = b""
@@ -35,7 +35,7 @@ class UploadedModules:
         """Hidden modules whose names the active archive uses."""
 
     def use(self, identifier: bytes, read: Callable[[], bytes] = bytes) -> None:
-        """Activate an archive. read: returns the bytes of a new archive. Raises its errors and SerializationError."""
+        """Activate an archive. read: returns a new archive's bytes. Raises SerializationError and errors of `read`."""
         if identifier == self.active:
             return
         finder = self._finders.get(identifier)

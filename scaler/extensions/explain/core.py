@@ -39,7 +39,7 @@ JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
 HELD = "after a scheduler restart, it waits for reports from workers that may have it"
 JOINING_SECONDS = 2.0
-"""Seconds after the start in which workers and managers may join before clients are warned."""
+"""Seconds after the start for workers and managers to join before clients are warned."""
 WARN_SECONDS = 0.5
 """Seconds between checks for tasks that no worker can run."""
 MAX_WARNED = 100
@@ -73,7 +73,7 @@ class Explanations(SchedulerPart, Explainer):
         return Explained(task, explain(state, task, state.now) if state.may_see(client, task) else UNKNOWN)
 
     def on_time(self, now: Now) -> Iterable[Command]:
-        """Warn clients whose tasks no worker or manager can run, once per client and needs."""
+        """Warn clients whose tasks no worker or manager can run, once per client and requirement."""
         self.next_at = now.clock + WARN_SECONDS
         clients = self.cluster.clients
         self._warned = {client: warned for client, warned in self._warned.items() if client in clients}
@@ -131,7 +131,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
         case Recalled(worker=worker, ahead=ahead) if ahead:
             return f"it runs on worker {worker.title} and is being stopped for {ahead}{_so_far(task)}"
         case Recalled(worker=worker):
-            return f"it was queued on worker {worker.title} and is moving to another one{_so_far(task)}"
+            return f"it was queued on worker {worker.title} and is moving to another worker{_so_far(task)}"
         case Terminated():
             raise AssertionError("a task that ended is not among its client's tasks")
         case never:
@@ -266,7 +266,7 @@ def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
-    """Return a warning for clients whose tasks no worker or manager can run now. Empty if one can, or if none is
+    """Return a warning for clients with tasks that no worker or manager can run now. Empty if one can, or if none is
     connected."""
     here = _offers(state)
     if not here or any(map(needs.fits, here)):
@@ -276,7 +276,7 @@ def unservable(state: ClusterState, needs: Needs) -> str:
     options += ["resources=..."] if any(name.startswith(COUNTED) for name, _ in needs.items) else []
     options = options or ["capabilities=..."]
     return (
-        f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
+        f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Workers offer: {known}. "
         f"Request less in {listed(options, len(options))}, or start workers with --per-worker-capabilities "
         f"{needs.capabilities}"
     )
@@ -300,7 +300,7 @@ def without_workers(state: ClusterState) -> str:
 
 
 def _prospect(manager: Any, now: float, *, is_awaited: bool) -> str:
-    """Return the state of a worker manager's workers. is_awaited: tasks wait for them."""
+    """Return the state of a worker manager's workers. is_awaited: whether tasks wait for these workers."""
     name = f"worker manager {manager.name}"
     if manager.broken_at is not None:
         return f"{name} is out of contact"

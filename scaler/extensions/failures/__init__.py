@@ -2,7 +2,7 @@
 
 TaskFailed of the core -> core.py: functions, arguments, and inputs -> FailedTask, the answer to ReadFailure
 TaskRow of a monitor -> monitor.py: groups -> tables.py
-value that cannot be pickled -> unpicklable_members.py: the part that prevents it
+unpicklable value -> unpicklable_members.py: the unpicklable part
 """
 
 from scaler.plugins import Extension

@@ -1,4 +1,4 @@
-"""A failed task as one ZIP archive, readable without Scaler, and its replay in this process, for a debugger.
+"""A failed task as one ZIP archive, readable without Scaler, and its replay in this process for debugging.
 
 All files except the manifest and texts are pickles, which run code when loaded, so only `scaler replay` loads them.
 """
@@ -180,7 +180,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
     here = platform.python_version()
     if written.split(".")[:2] == here.split(".")[:2]:
         return ran, ""
-    return ran, f"the bundle was written with Python {written}, and {sys.executable} is Python {here}"
+    return ran, f"the bundle was written with Python {written}, but {sys.executable} is Python {here}"
 
 
 # -- replay
@@ -189,7 +189,7 @@ _uploads = Uploads()
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
-    """Return the value of a task's function here, a list for a chunk. pdb: debug an exception, then raise it."""
+    """Run a task's function here. Returns its value, or a list for a chunk. pdb: debug an exception, then raise it."""
     code = bytes(ran.functions[-1][0]) if ran.spec.code else b""
     _uploads.use(content_id(code) if code else b"", lambda: code)
     try:
@@ -216,7 +216,7 @@ def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
 @hiding_frames_of_methods()
 class FailureCalls(TaskCalls):
     def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-        """Write a failed task into a file that `scaler replay PATH` runs: function, arguments, inputs, environment,
+        """Write a failed task to a file for `scaler replay PATH`: function, arguments, inputs, environment,
         output, and traceback. The file contains the values that the task received.
 
         Args:
@@ -228,7 +228,7 @@ class FailureCalls(TaskCalls):
 
         Raises:
             UsageError: The scheduler no longer has the task, or the file cannot be written.
-            ObjectLostError: An input is gone. The message names it.
+            ObjectLostError: An input is gone; the message names it.
         """
         self._check_open()
         return write_bundle(self._loop, task, path)
@@ -246,7 +246,7 @@ class FailureCalls(TaskCalls):
 
         Raises:
             UsageError: The scheduler no longer has the task.
-            ObjectLostError: An input is gone; the text names it.
+            ObjectLostError: An input is gone; the message names it.
             SerializationError: The task cannot be loaded here.
         """
         self._check_open()

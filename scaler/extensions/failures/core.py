@@ -1,7 +1,7 @@
 """Keeps recent failures: how each task ended, and everything needed to replay it. Pure.
 
-For a replay: the spec, functions, arguments, and inputs as sent to the worker. Their objects in the storage are *held*
-until their owner leaves.
+Replay data: the spec, functions, arguments, and inputs as sent to the worker. Their stored objects are *held* until the
+owner disconnects.
 
 Limited by MAX_FAILURES and by bytes. The oldest failures are dropped first, and held objects before failures.
 Invariant: an object is held exactly while a failure lists it."""

@@ -1,4 +1,4 @@
-"""The client's method that runs a gang, and its future."""
+"""`Client.gang`, and the future of a gang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scaler.serialization.exceptions import annotate
 
 MAX_SIZE = 10_000
 _LOST = (errors.WorkerLostError, errors.ProcessorDiedError)
-"""Failures after which a gang starts again. A member's exception may be caused by another member's loss."""
+"""Failures after which a gang restarts. A member's exception may be caused by another member's loss."""
 
 
 @hiding_frames_of_methods()
@@ -41,8 +41,8 @@ class GangCalls(TaskCalls):
         MPI programs. Returns at once.
 
         Inside `fn`, `scaler.current_gang()` returns the `rank` of the member, from 0, the `size`, the `hosts` of all
-        members by rank, and a free `port` on the first of them. If a member fails or is cancelled, all are stopped. If
-        a worker was lost, the whole gang starts again.
+        members by rank, and a free `port` on the first of them. If a member fails or is cancelled, all members are
+        stopped. If a worker was lost, the whole gang restarts.
 
         Args:
             fn: the function.
@@ -68,9 +68,9 @@ class GangCalls(TaskCalls):
         if per_host is not None:
             check_integer("per_host", per_host, 1)
         if carried.retry_on or carried.retry_delays:
-            raise errors.UsageError("a gang starts again only after a lost worker: leave out retry_on and retry_delay")
+            raise errors.UsageError("a gang restarts only after it loses a worker: omit retry_on and retry_delay")
         if carried.preemptible:
-            raise errors.UsageError("the members of a gang are not stopped for other tasks: leave out preemptible")
+            raise errors.UsageError("gang members are never stopped for other tasks: omit preemptible")
         self._check_open()
         check_arguments(fn, args, {})
         return GangFuture(self, fn, n, min(per_host or 0, n), args, carried)
@@ -122,7 +122,7 @@ class GangFuture(TaskFuture):
             self._stop()
 
     def _members_of(self, template: TaskTemplate) -> list[TaskFuture]:
-        """Return the futures of all members, or one that has failed with an argument."""
+        """Return the futures of all members, or a single failed future if an argument has failed."""
         futures = self._calls._futures
         sent = self._sent
         if sent is None or any(isinstance(each, TaskFuture) and each.must_embed for each in sent[1]):
@@ -139,7 +139,7 @@ class GangFuture(TaskFuture):
             is_last = len(self._ended_members) == len(self._members)
         if not is_last or self._state is not PENDING:
             if isinstance(member._exception, errors.TaskRejectedError):
-                self._stop()  # the scheduler never receives all members
+                self._stop()  # the gang can never be complete
             return
         failures = [each for each in map(self._failure_of, self._ended_members) if each is not None]
         lost = [each for each in failures if isinstance(each, _LOST)]
@@ -161,7 +161,7 @@ class GangFuture(TaskFuture):
         if member.cancelled():
             return CancelledError()
         if type(member._result) is Unloaded and not member._has_stayed:
-            member._load()  # the gang's outcome depends on whether that fails
+            member._load()  # a result that cannot be loaded fails the gang
         if member._exception is not None and len(self._members) > 1:
             annotate(member._exception, f"rank {self._members.index(member)} of a gang of {self._size} failed")
         return member._exception

@@ -29,9 +29,9 @@ RESERVE_AFTER_SECONDS = 1.0
 FIRST_SECONDS = 10.0
 STOP_AGAIN_SECONDS = 0.5
 READY_SECONDS = 60.0
-"""Time in which all members must be ready if the scheduler has restarted since they were placed."""
+"""Maximum time until all members are ready if the scheduler has restarted since they were placed."""
 MAX_COMPARED = 4096
-"""Idle workers compared per attempt to place a gang."""
+"""Maximum number of idle workers compared per attempt to place a gang."""
 _TERM = re.compile(r"gang:[0-9a-f]{1,32}/[0-9]{1,6}")
 """A gang's id, and the maximum number of its members on a host; 0: no maximum."""
 _NOT_ALL_STARTED = b"another member of its gang could not start"
@@ -43,7 +43,7 @@ class LiveGang:
     """since: when it first found too few slots. seconds: duration of its next reservation.
 
     ready: clients of the members that are ready, with their questions, by task. placed: the members, once placed by
-    this scheduler. due_at: when all members that an earlier scheduler placed must be ready; some may have begun then.
+    this scheduler. due_at: when all members placed by an earlier scheduler must be ready; some of them may have begun.
     """
 
     since: float = math.inf
@@ -59,9 +59,9 @@ class Gangs(SchedulerPart, GangRules):
     If the first gang finds too few free slots for `RESERVE_AFTER_SECONDS`, workers with enough slots are reserved for
     it, and no task of the same or a lower rank may start there. Reservations are exclusive, so gangs cannot deadlock,
     and limited in time, because reserved slots are idle: the limit doubles each time, until it exceeds the duration of
-    any task in the way. Between reservations, other tasks get as much time.
+    any task in the way. Between reservations, other tasks have as much time.
 
-    Members have retries=0, so they are never prefetched or retried alone: the client starts the whole gang again.
+    Members have retries=0, so they are never prefetched or retried alone: the client restarts the whole gang.
 
     Invariant: a worker is reserved for a gang exactly if it is in `kept`.
     """
@@ -73,7 +73,7 @@ class Gangs(SchedulerPart, GangRules):
         self._gangs: dict[Group, LiveGang] = {}
         """Exactly the gangs with live members, at the end of a step."""
         self._stopping: dict[Group, None] = {}
-        """Gangs with members on workers out of contact, whose loss may be the cause of the failure."""
+        """Failed gangs with members on workers out of contact, whose loss may have caused the failure."""
         self.kept: tuple[Worker, ...] = ()
         self._kept_for: ReadyQueue | None = None
         self._until = self._again_at = -math.inf
@@ -146,7 +146,7 @@ class Gangs(SchedulerPart, GangRules):
 
     @staticmethod
     def _take(queue: ReadyQueue, size: int) -> list[Task]:
-        """Take all members, in order of rank, or none: their key may be at its limit."""
+        """Take all members, in order of rank, or none if their key is at its limit."""
         tasks: list[Task] = []
         while len(tasks) < size and (task := queue.take()) is not None:
             tasks.append(task)
@@ -157,7 +157,7 @@ class Gangs(SchedulerPart, GangRules):
 
     @staticmethod
     def _claim(queue: ReadyQueue, tasks: list[Task], candidates: list[Worker]) -> list[Worker]:
-        """Claim the members' resources, which workers may share. Returns the worker of each, or puts all back."""
+        """Claim the members' resources, which workers may share. Returns a worker for each, or puts all back."""
         if not queue.needs.is_counted:
             return candidates[: len(tasks)]
         workers: list[Worker] = []
@@ -185,7 +185,7 @@ class Gangs(SchedulerPart, GangRules):
             tasks = self._take(queue, queue.needs.gang_size)
             _put_back(queue, tasks)
             if not tasks and first is not None and self.cluster.ready.turns.may_reserve(first.group, 0):
-                self._wait_for_limits(queue, self.cluster.own_time(now))  # in their key's maximum
+                self._wait_for_limits(queue, self.cluster.own_time(now))  # the key is at its limit
             if not (tasks and self._reserve(queue, gang.seconds)):
                 gang.since = now  # compare all workers again later, not in every step
 
@@ -239,7 +239,7 @@ class Gangs(SchedulerPart, GangRules):
         return ()
 
     def _start_again(self, gang: LiveGang) -> None:
-        """Stop a ready member, so that its gang ends as lost."""
+        """Stop a ready member, which makes its gang fail as lost."""
         for identifier in gang.ready:
             task = self.cluster.living_task(identifier)
             if task is not None and type(task.state) is Assigned:
@@ -253,7 +253,7 @@ class Gangs(SchedulerPart, GangRules):
         self._subscribe(TasksEnded, GroupEnded)
 
     def _subscribe(self, *changes: type) -> None:
-        """Receive ends of tasks only while there are gangs."""
+        """Subscribe to task ends, only while gangs exist."""
         self.changes = changes  # type: ignore[misc,assignment]
         self.cluster.changes.resolve()
 
@@ -277,8 +277,8 @@ class Gangs(SchedulerPart, GangRules):
             self._subscribe()
 
     def _stop(self, group: Group, why: bytes = b"") -> None:
-        """Cancel all members; end queued ones as lost if `why` is given. A worker out of contact receives its end
-        first."""
+        """Cancel all members; with `why`, fail queued members as lost. Members on a worker out of contact wait for its
+        fate."""
         self._stopping.pop(group, None)
         for task in self._members(group):
             worker = None if task.is_queued else task.state.worker  # type: ignore[union-attr]
@@ -291,7 +291,7 @@ class Gangs(SchedulerPart, GangRules):
                 self._tasks.cancel(group.client, [task.id])
 
     def _members(self, group: Group) -> list[Task]:
-        """Return the live members, if possible without a search through all tasks of the client."""
+        """Return the live members, if possible without searching all tasks of the client."""
         gang, tasks = self._gangs.get(group), group.client.tasks
         known = *(gang.placed if gang is not None else ()), *self.cluster.ready.queues.get(group.needs, ())
         found = [
@@ -346,7 +346,7 @@ class Gangs(SchedulerPart, GangRules):
         return f"its gang of {size} waits until {size} of {here} are free at once; now {free} are{kept}"
 
     def _addable(self, needs: Needs) -> float:
-        """Return how many members further units of all managers could run."""
+        """Return the number of members that additional units of all managers could run."""
         found = 0.0
         for manager in self.cluster.rooms.scaling.managers.values():
             facts = manager.details

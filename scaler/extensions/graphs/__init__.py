@@ -1,4 +1,4 @@
-"""Graphs: the clients' method `get`, also for Dask.
+"""Graphs: `Client.get`, also for Dask.
 
 calls.py -> plan.py: validated nodes in order -> chunks.py: groups of small nodes -> run.py: tasks
          -> program.py: a chunk in a processor

@@ -1,4 +1,4 @@
-"""The method of clients, including asyncio clients, that computes a graph."""
+"""The `get` method of clients and asyncio clients, which computes a graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GraphCalls(TaskCalls):
             graph: a dict of keys to values and to computations `(callable, key, ...)`.
             keys: the wanted keys.
             block: wait for the values. If False, returns futures.
-            node_options: options of single computations by key, which override `options`: `{"train": {"memory": "8GB",
+            node_options: options of individual computations by key, overriding `options`: `{"train": {"memory": "8GB",
                 "retries": 5}}`.
             chunk_size: maximum number of inner computations in a task. By default, short computations of large graphs
                 are grouped by measurement.

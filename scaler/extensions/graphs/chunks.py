@@ -1,8 +1,8 @@
 """Groups small nodes of a large graph into chunks that run as one task each. Pure.
 
-A chunk takes nodes level by level, so that chunks run in parallel. A node stays single if its value is requested, if it
-has options, or if its arguments include lists or computations. Without a size from the user, samples run first, and
-only functions whose calls cost less than a task are chunked.
+A chunk takes nodes level by level, which lets chunks run in parallel. A node remains single if its value is requested,
+if it has options, or if its arguments include lists or computations. Without a size from the user, samples run first,
+and only functions whose calls cost less than a task are chunked.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ level is not prefetched."""
 MAX_CHAINED_NODES = 2048
 MAX_VALUE_BYTES = 128
 CHAINED_SECONDS = 0.05
-"""Time that a chunk of a narrow graph aims to run, seconds."""
+"""Target duration (seconds) of a chunk in a narrow graph."""
 MAX_LOADS = 4
 """Maximum loads of chunk values by single nodes, per chunked node: each load costs 10 us."""
 MIN_NODES = 5_000
 MIN_LEVELS = 500
-"""Minimum number of unwanted nodes, or of consecutive nodes, for which sampling pays off."""
+"""Minimum number of inner nodes, or of consecutive nodes, for which sampling pays off."""
 WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
-"""Maximum wait for the samples, seconds: about a tenth of the graph's time without chunks."""
+"""Maximum wait (seconds) for the samples: about a tenth of the graph's time without chunks."""
 FIRST_SAMPLES = 256
 SAMPLES = 16
 """Maximum number of further samples per function, and of consecutive samples."""
 MAX_FUNCTIONS = 32
-"""Maximum number of functions that get `SAMPLES`, because some graphs have a function for each node."""
+"""Maximum number of functions with `SAMPLES` samples, because some graphs have a function for each node."""
 MAX_INPUTS = 1024
 """A chunk ends once it needs this many values and other tasks, because each is sent whole."""
 _STAGE = 1 << 40
-"""Larger than the number of levels of any graph. A stage ends at single nodes, and a chunk stays within one stage."""
+"""Exceeds the number of levels of any graph. Single nodes end a stage, and a chunk never spans two stages."""
 _STRINGS = frozenset({str})
 
 
@@ -93,7 +93,7 @@ class Levels:
 
     @property
     def are_worth_it(self) -> bool:
-        """Whether chunks save more than it costs single nodes to load the values of whole chunks."""
+        """Whether chunks save more than single nodes spend on loading the values of whole chunks."""
         is_chunked = self._is_chunked
         loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
         return loads <= MAX_LOADS * sum(is_chunked)
@@ -104,7 +104,7 @@ class Constant(NamedTuple):
 
 
 class NodeChunk:
-    """The nodes of a chunk, to be made into a program. inputs: the chunks, single nodes, and values it needs."""
+    """The nodes of a chunk, from which its program is made. inputs: chunks, single nodes, and values that it needs."""
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
@@ -164,7 +164,7 @@ class GraphCut:
         self.functions = [function for _, function in self._functions.values()]
 
     def _close(self) -> None:
-        """Divide the open nodes into chunks: one, unless they need too many inputs."""
+        """Divide the open nodes into chunks: a single chunk unless the nodes need too many inputs."""
         numbers, self._open = self._open, []
         while len(numbers) > 1:
             chunk = self._chunk_of(numbers)
@@ -192,7 +192,7 @@ class GraphCut:
         return InnerCall(value_at, (chunk.future, self._positions[number]))
 
     def _chunk_of(self, numbers: Sequence[int]) -> NodeChunk:
-        """Return the longest prefix of these nodes that keeps within MAX_INPUTS."""
+        """Return the longest prefix of these nodes that needs at most MAX_INPUTS inputs."""
         self._count += 1
         made, count, plan, needed_by = NodeChunk(), self._count, self._plan, self._needed_by
         slots, chunks, positions, sources = self._slots, self._chunks, self._positions, made.sources
@@ -236,7 +236,7 @@ class GraphCut:
 
 
 class Values(dict[Key, Any]):
-    """Values and futures of a graph by key. A key that is missing is that of a chunked node."""
+    """Values and futures of a graph by key. A missing key belongs to a chunked node."""
 
     cut: GraphCut | None = None
 
@@ -247,8 +247,8 @@ class Values(dict[Key, Any]):
 
 
 def is_large(plan: Plan, unwanted: int) -> bool:
-    """Return whether sampling pays off: for many nodes, and for long chains, whose nodes would each need messages as
-    tasks."""
+    """Return whether sampling pays off: for many nodes, and for long chains, where each node would need messages as a
+    task."""
     if unwanted >= MIN_NODES or unwanted < MIN_LEVELS:
         return unwanted >= MIN_NODES
     levels: list[int] = []

@@ -105,7 +105,7 @@ class Plan:
         )
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
-        """Return an argument with keys replaced by values or futures, and inner computations by InnerCalls."""
+        """Return an argument with its keys replaced by values or futures, and inner computations by InnerCalls."""
         if self.is_key(argument):
             return values[self.target(argument)]
         if type(argument) is list:
@@ -216,7 +216,7 @@ def is_computation(value: object) -> bool:
 
 
 def too_deep(key: Key) -> UsageError:
-    text = "its lists and computations contain themselves or are nested too deeply: make the inner ones separate nodes"
+    text = "its lists and computations contain themselves or are nested too deeply: make inner ones separate nodes"
     return UsageError(f"key {key!r} cannot be computed: {text}")
 
 

@@ -80,7 +80,7 @@ class ChunkFunction(ManyCallsFunction):
         """Return the values, or raise the exception of a node. ran: collects the number of each called node."""
         nodes, slots, end = self._nodes, program.slots, 0
         values: list[Any] = [None] * len(program.counts)
-        for source in reversed(program.sources):  # so that external slots are indexed from -1 down
+        for source in reversed(program.sources):  # external slots are indexed from -1 down
             whole, position = inputs[source >> POSITION_BITS], source & _POSITION
             values.append(whole[position - 1] if position else whole)
         is_plain = ATOMS.issuperset(map(type, values))

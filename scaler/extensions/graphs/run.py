@@ -82,7 +82,7 @@ class GraphRun:
         common: OptionKeywords = {**client._given, **options}
         checked = partial(client._options_of, verb="get")
         self._own = nodes_with_options(graph, node_options or {}, common, checked)
-        if not isinstance(keys, str | bytes):  # refused with an alternative
+        if not isinstance(keys, str | bytes):  # a string is rejected later, with a suggestion
             keys = list(iterated("keys", keys))
         self._number = client._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False).number
         self._options = carried
@@ -93,7 +93,7 @@ class GraphRun:
             why = next((name for name, applies in alone.items() if applies), "")
         size = chunk_size_of(chunk_size, why)
         if chunk_size is None and client._is_in_process:
-            size = 1  # so that a debugger finds one node after the other
+            size = 1  # a debugger then steps through one node after the other
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
         self._tasks: list[TaskFuture] = []
         self._sizes: dict[ScalerFuture, int] = {}
@@ -115,7 +115,7 @@ class GraphRun:
             raise
 
     def show(self) -> None:
-        """Show a bar until all tasks have ended, or a task with a requested value has failed."""
+        """Show a progress bar until all tasks have ended, or a task with a requested value has failed."""
         wanted = set(self.futures.values())
         bar = Progress("get", sum(self._sizes.get(task, 1) for task in self._tasks))
         try:
@@ -137,7 +137,7 @@ class GraphRun:
         return self._client._templates.template(fn, options, self._parent)
 
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
-        """Make all tasks except samples before submitting the first, so that inner values never need to be embedded."""
+        """Make all tasks except samples before submitting the first. Inner values then never need to be embedded."""
         wanted = set(plan.wanted.values())
         found = chunks.Values(plan.values)
         self._share_values(plan, found)

@@ -1,7 +1,7 @@
 """Adds worker health and connections to the status. Pure.
 
-Six figures judge each worker, compared with other workers that run the same functions. A figure is None if too few
-other workers ran the function, or if the machine does not report the figure."""
+Six scores judge each worker; task durations and failures are compared with other workers that ran the same functions. A
+score is None if too few other workers ran the function, or if the machine does not report the figure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Timing, Wor
 from scaler.scheduler.tables import table
 
 MIN_TASKS = 5
-"""Minimum tasks of a function on a worker before the function counts."""
+"""Minimum number of tasks of a function on a worker for the function to count."""
 MIN_PEERS = 3
 """Minimum number of other workers that each ran MIN_TASKS tasks of the function."""
 CERTAIN = 4.0
-"""Standard deviations of a significant difference. High, because many workers and functions are compared."""
+"""Number of standard deviations that make a difference significant. High, because many values are compared."""
 SLOW, VERY_SLOW = 1.25, 2.5
-"""Task duration relative to other workers."""
+"""Task duration relative to other workers: where the score starts, and where it is worst."""
 MANY_FAILURES = 0.5
 """Excess failure rate over other workers (share of tasks)."""
 WITHIN_BUCKET = 28 / 27
@@ -47,7 +47,7 @@ VERY_LATE = 8.0
 FULL, VERY_FULL = 80.0, 97.0
 """Percent of memory in use."""
 WITHHELD, MUCH_WITHHELD = 5.0, 50.0
-"""Percent of the time in which a worker is denied a CPU."""
+"""Percent of time during which a worker is denied a CPU."""
 LITTLE_DISK, NO_DISK = 0.1, 0.01
 """Share of free disk space."""
 ENOUGH_DISK_BYTES = 20 << 30
@@ -95,7 +95,7 @@ _COOL = _Heat(0.0, "")
 
 
 def judge(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> list[Health]:
-    """Return the health of each worker, in order. names: of functions. Functions without a name are not compared."""
+    """Return the health of each worker, in order. names: function names. Functions without a name are not compared."""
     slow, failing = _compared(workers, names)
     lags = _lags(workers)
     return [
@@ -116,7 +116,7 @@ _Compared = list[_Heat | None]
 
 
 def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> tuple[_Compared, _Compared]:
-    """Return each worker's slowness and failures, for its worst function."""
+    """Return each worker's slowness and failures, both for its worst function."""
     found: defaultdict[Timing, list[tuple[int, Pace]]] = defaultdict(list)
     for place, worker in enumerate(workers):
         for timing, pace in worker.paces.items():
@@ -241,7 +241,7 @@ MAX_LINKS = 100
 
 
 class WorkerHealth(SchedulerPart):
-    """Judges all workers inside the scheduler, because the paces of all workers would not fit into a status."""
+    """Judges all workers in the scheduler, because their paces would not fit into a status."""
 
     def __init__(self, _config: object = None) -> None:
         self._paces = WorkerPaces()
@@ -283,7 +283,7 @@ def _columns(health: Health) -> dict[str, object]:
 
 
 def linked(state: ClusterState) -> list[Worker | ClientRecord | ManagerRecord]:
-    """Return the peers with their own connection. A client inside a task uses its worker's connection."""
+    """Return the peers that have their own connection. A client inside a task uses its worker's connection."""
     clients = (client for client in state.clients.values() if client.via is None)
     peers: Iterable[Worker | ClientRecord | ManagerRecord] = chain(
         state.workers.values(), clients, state.managers.values()

@@ -14,7 +14,7 @@ UNKNOWN = 0.0
 LEAST_GRANTED = 1.0
 """Percent. Lower measurements are raised to this value, since 0 means unknown."""
 MIN_TICKS = 50
-"""Minimum clock ticks (1/100 s, summed over CPUs) per measurement. Fewer ticks keep the previous value."""
+"""Minimum clock ticks (1/100 s, summed over CPUs) per measurement. With fewer ticks, the previous value is kept."""
 MIN_PERIODS = 5
 
 
@@ -73,7 +73,7 @@ class MachineMeter:
                 self._withheld[path] = 100 * min(1.0, max(0.0, share))
 
     def _measure_steal(self) -> None:
-        """Update the share of time in which the hypervisor ran other machines while this one had work."""
+        """Update the share of time during which the hypervisor ran other machines although this machine had work."""
         path = self._root / "proc/stat"
         try:
             ticks = [int(each) for each in path.read_text("ascii").split("\n", 1)[0].split()[1:9]]

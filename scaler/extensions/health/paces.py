@@ -9,9 +9,9 @@ from scaler.scheduler.core.rooms import Paced
 from scaler.scheduler.core.state import Timing
 
 MOST_PACED = 128
-"""Tasks in a pace after which all counts are halved."""
+"""Number of tasks in a pace that halves all its counts."""
 MAX_PACES = 32
-"""Maximum functions per worker whose pace is kept, most recently started first."""
+"""Maximum number of functions with a pace per worker: the most recently started."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The history: figures per minute, decisions, incidents, and failures across restarts, and recently ended tasks.
 
-changes of the core -> core.py: records -> files.py: state_directory -> HistoryFound, the answer to FindHistory
+core changes -> core.py: records -> files.py: state_directory -> HistoryFound, the answer to FindHistory
 """
 
 from __future__ import annotations

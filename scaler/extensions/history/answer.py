@@ -25,7 +25,7 @@ EVENTS_BYTES = 256 * 1024
 FAILURES_BYTES = 96 * 1024
 FUNCTIONS_BYTES = 64 * 1024
 _FIRST, _LAST = (records.STARTED, records.ENDED, records.SCALING), ("joined", "left", records.SKIPPED)
-"""When there are too many events, kept in this order: _FIRST, incidents, _LAST."""
+"""Events to keep if there are too many, in order of preference: _FIRST, incidents, _LAST."""
 
 
 def answer(rows: Iterable[records.Row], since: float, until: float, oldest: float) -> bytes:

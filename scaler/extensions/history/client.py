@@ -1,4 +1,4 @@
-"""The client's method that returns the history."""
+"""`Client.history`: what happened between two times."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MAX_FOUND = 200
 MAX_VISITED = 10_000
 """Tasks visited per source."""
 NEAR = 100
-"""Tasks visited before a known task, because they probably arrived in the same batch."""
+"""Number of tasks visited before a known task: these probably arrived in the same batch."""
 
 
 def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
@@ -136,7 +136,7 @@ class Asked(NamedTuple):
 
 
 class EndedTasks:
-    """The last batches of ended tasks, each small enough for one message. Evicts the oldest batch beyond the limits."""
+    """Recent batches of ended tasks, each small enough for one message. Evicts the oldest batch beyond the limits."""
 
     def __init__(self) -> None:
         self._batches: deque[TasksEnded] = deque()
@@ -162,7 +162,7 @@ class EndedTasks:
                 self._failure_bytes -= _failure_bytes(oldest)
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the task's last end, and the index there."""
+        """Return the batch with the task's last completion, and its index in the batch."""
         for ended in reversed(self._batches):
             if task in ended.ids:
                 return ended, len(ended) - 1 - ended.ids[::-1].index(task)

@@ -31,9 +31,9 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 FILE_SECONDS = 86_400.0
 """Maximum time that a file covers. Files are deleted as a whole by age."""
 DISORDER_SECONDS = 3_600.0
-"""Tolerated disorder: records are written at the end of their interval, and clocks are adjusted."""
+"""Tolerated disorder (seconds): records are written at the end of their interval, and clocks are adjusted."""
 MAX_READERS = 16
-"""Maximum number of questions that wait for the disk."""
+"""Maximum number of questions waiting for the disk."""
 BEFORE_SECONDS = 8 * 86_400.0
 """How far back to look for an earlier run to compare functions with."""
 _NANOSECONDS = 1_000_000_000

@@ -1,7 +1,7 @@
 """Records of the history (minutes, events, function times), their line format on disk, points of charts, and the
 comparison of functions with about a day earlier. Pure.
 
-Each line starts with a checksum of its JSON, so that readers skip a torn line and nothing else."""
+Each line starts with a checksum of its JSON, by which readers detect and skip torn lines."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from scaler.texts import pattern
 
 MINUTE_SECONDS = 60
 MAX_EVENTS = 200
-"""Events kept per minute. Further events are only counted."""
+"""Maximum number of events kept per minute. Further events are only counted."""
 MAX_FAILURES = 50
-"""Kinds of failures per minute, by function and by text without numbers."""
+"""Maximum kinds of failures per minute, distinguished by function and by text without numbers."""
 MAX_TEXT = 500
 MAX_POINTS = 1_500
 FAILED, SCALING, SKIPPED, STARTED, ENDED = "failed", "scaling", "skipped", "started", "ended"
@@ -34,8 +34,8 @@ SCHEDULER = "scheduler"
 
 
 class MinuteRow(NamedTuple):
-    """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum. running: busy
-    slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers. In a sample, `at` and
+    """One minute, starting at `at`. done, failed, cancelled, cost: in that minute. Other figures: maximum. running:
+    busy slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers. In a sample, `at` and
     `seconds` are 0, the next four fields count from the start of the run, and lag_seconds is a maximum."""
 
     at: float
@@ -61,7 +61,7 @@ _CHECKSUM_BYTES = 9
 
 
 class Minutes:
-    """Makes the records of successive minutes from samples."""
+    """Builds the records of successive minutes from samples."""
 
     def __init__(self, at: float, figures: MinuteRow) -> None:
         self._begin(at, figures)
@@ -207,16 +207,16 @@ def _point(rows: Sequence[MinuteRow]) -> PointRow:
 
 
 def _seconds(row: MinuteRow) -> float:
-    return max(row.seconds, 1.0)  # a run of less than a second has no rate
+    return max(row.seconds, 1.0)  # a run shorter than a second has no rate
 
 
 Document = tuple[list[list[Any]], dict[str, float]]
 INTERVAL_SECONDS = 300
 MAX_FUNCTIONS = 32
-"""Functions per interval, by total task time."""
+"""Maximum number of functions per interval: those with the most task time."""
 DAY_SECONDS = 86_400.0
 NEAR_SECONDS = 3 * 3600.0
-"""Tolerance of "a day earlier"."""
+"""Tolerance (seconds) of "a day earlier"."""
 
 
 class _Counted(NamedTuple):
@@ -230,7 +230,7 @@ _NOTHING = _Counted()
 
 
 class FunctionTimes:
-    """Makes the function records of successive intervals. Times are unix seconds."""
+    """Builds the function records of successive intervals. Times are unix seconds."""
 
     def __init__(self, at: float, state: ClusterState) -> None:
         self._state = state
@@ -311,7 +311,7 @@ def typical(values: Iterable[tuple[float, int]]) -> float | None:
 
 
 class Before:
-    """Median durations by function about a day earlier, or in the last previous run of the function."""
+    """Median durations by function about a day earlier, or in the function's last earlier run."""
 
     def __init__(self) -> None:
         self._rows: deque[FunctionTimesRow] = deque()
@@ -336,7 +336,7 @@ class Before:
         return [[*row] for row in self._rows], self._last_run
 
     def restore(self, document: Document) -> None:
-        """Restore what another instance loaded. Works before and after the first `add`."""
+        """Restore records that another instance loaded. Works before and after the first `add`."""
         rows, self._last_run = document
         self._rows.extendleft(FunctionTimesRow._make(row) for row in reversed(rows))
 

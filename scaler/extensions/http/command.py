@@ -40,15 +40,15 @@ def http(program: str, arguments: Sequence[str], environment: Mapping[str, str])
 def submit(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a script on a worker; print its output, and return its exit code. Raises UsageError and `Client`'s errors."""
     parser = bare_parser(program, "Run a script on a worker, print its output, and exit with its exit code.")
-    text = "of the scheduler, or the name of a cluster [default: this user's only running cluster]"
+    text = "scheduler address, or name of a cluster [default: this user's only running cluster]"
     parser.add_argument("--address", metavar="ADDRESS", help=text)
-    text = f"the credential file of this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
+    text = f"this client's credential file [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
     parser.add_argument("--credentials", metavar="FILE", help=text)
-    parser.add_argument("--memory", metavar="SIZE", help="reserved on the worker, such as 8GB")
-    for option, text in (("cpus", "part of the worker's slots"), ("gpu", "number of GPUs")):
+    parser.add_argument("--memory", metavar="SIZE", help="memory to reserve on the worker, such as 8GB")
+    for option, text in (("cpus", "number of the worker's slots to reserve"), ("gpu", "number of GPUs to reserve")):
         parser.add_argument(f"--{option}", type=float, metavar="COUNT", help=text)
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file, or - for the standard input")
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="passed on to the script")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file, or - for standard input")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="argument of the script")
     given = parser.parse_args(arguments)
     try:
         source = sys.stdin.buffer.read() if given.script == "-" else Path(given.script).read_bytes()
@@ -70,7 +70,7 @@ def submit(program: str, arguments: Sequence[str], environment: Mapping[str, str
         sys.stderr.write(f"{program}: {name} was cancelled\n")
         return EXIT_CANCELLED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
         return EXIT_PIPE_CLOSED
     finally:
         client.disconnect()

@@ -51,7 +51,7 @@ def invoke(
         return media, encode(value, media) if media else b""
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kinds = "None, bool, int, float, str, list, dict, and with MessagePack also bytes"
-        text = f"the result ({type(value).__name__}) cannot become {media}: {error}; return {kinds}"
+        text = f"the result ({type(value).__name__}) cannot be encoded as {media}: {error}; return {kinds}"
         raise SerializationError(text) from None
 
 
@@ -68,10 +68,10 @@ def encode(value: object, media: str) -> bytes:
 def run_script(name: str, source: bytes, arguments: Sequence[str]) -> Iterator[tuple[bool, bytes]]:
     """Run a script with this worker's Python and modules; yield its output, with True for stderr. Raises ExitCodeError.
 
-    The script is in the group of the worker's process, which is killed when the task is cancelled.
+    The script runs in the process group of the worker's process, which is killed when the task is cancelled.
     """
     folder = tempfile.mkdtemp(prefix="scaler-job-")
-    # Removes the folder even if this process is killed.
+    # The child removes the folder even if this process is killed.
     cleaner = subprocess.Popen(
         ["/bin/sh", "-c", 'read _; rm -rf "$0"', folder], stdin=subprocess.PIPE, start_new_session=True
     )
@@ -101,7 +101,7 @@ def _output_of(process: subprocess.Popen[bytes]) -> Iterator[tuple[bool, bytes]]
             has_ended = process.poll() is not None
             readable = selector.select(0 if has_ended else _POLL_SECONDS)
             if has_ended and not readable:
-                return  # a background process of the script keeps the pipes open
+                return  # a background process of the script still has the pipes open
             for key, _ in readable:
                 if data := os.read(key.fd, 64 * 1024):
                     yield key.data, data

@@ -1,4 +1,4 @@
-"""Client keys of the HTTP server, each with its token, its clients, and its calls. Belongs to one event loop."""
+"""Client keys of the HTTP server, each with its token, clients, and calls. Bound to one event loop."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from scaler.texts import readable
 
 CONNECT_SECONDS = 10.0
 MAX_SESSIONS = 100
-"""Open durable sessions of a key."""
+"""Maximum number of open durable sessions per key."""
 MAX_OUTPUT = 1024 * 1024
 """Maximum characters of a job's output. Beyond it, only the last half is kept."""
 MAX_KEPT, MAX_KEPT_BYTES = 10_000, 256 * 1024 * 1024
-"""Maximum number of ended calls per key kept here, and bytes of their results and output."""
+"""Maximum number of ended calls kept per key, and maximum bytes of their results and output."""
 TAG = "http"
 """Tag of this server's tasks in durable sessions."""
 
@@ -68,19 +68,19 @@ class JobRequest(BaseModel, extra="forbid", strict=True):
 
 
 class SessionRefusedError(RefusedError):
-    """The scheduler accepts a key, but not the use of this session."""
+    """The scheduler accepts the key but refuses this session."""
 
 
 def token_of(credential: Credential) -> str:
-    """Return the token of a client key, from which the key cannot be derived."""
+    """Derive the token of a client key. The key cannot be derived from the token."""
     return blake2b(credential.secret.encode(), digest_size=24, person=b"scaler http").hexdigest()
 
 
 class HttpCall:
-    """A call or job. following: ends with the call. printed: ends, and is replaced, when output arrives."""
+    """A call or job. following: task that ends with the call. printed: done, and replaced, whenever output arrives."""
 
     def __init__(self, identifier: str, function: str, future: ScalerFuture, pieces: AsyncStream | None = None) -> None:
-        """pieces: the output of a job."""
+        """pieces: a job's output as it arrives."""
         self.id = identifier
         self.future = future
         self.ended_at = 0.0
@@ -145,7 +145,7 @@ class HttpCall:
         self.printed = asyncio.Future()
 
     def output(self, begin: int) -> str:
-        """Return the output after a position, without the part that was dropped."""
+        """Return the retained output after a position."""
         self._output.seek(max(0, self._output.seek(0, io.SEEK_END) - self.printed_characters + begin))
         return self._output.read()
 
@@ -172,12 +172,12 @@ class ClientKey:
     def __init__(self, name: str, token: str, config: HttpConfig, access: Access) -> None:
         self.name, self.token = name, token
         self._config = config
-        self._access = access._replace(uses_local=access.credential is None)  # otherwise all keys count as this user
+        self._access = access._replace(uses_local=access.credential is None)  # else any key counts as this user
         self.clients: dict[str, asyncio.Task[AsyncClient]] = {}
         """Clients by the name of their session; empty: no session."""
         self._closing = asyncio.Lock()
         self.scheduling = asyncio.Lock()
-        """Held by the schedule that uses a session, because another connection to it would be refused."""
+        """Held by the schedule that uses a session. A second connection to the session would be refused."""
         self.streams = 0
         self.calls: dict[str, HttpCall] = {}
 
@@ -204,7 +204,7 @@ class ClientKey:
         is_durable = ID.fullmatch(session) and ID.fullmatch(key) and not session.startswith(SCHEDULES)
         if is_durable and identifier not in self.calls:
             listed = await (await self.client("")).ask(sessions_of)
-            if session in (row.name for row in listed):  # connecting would create it
+            if session in (row.name for row in listed):  # connecting would create the session
                 for future in await (await self.client(session)).ask(Client.futures, key=key, tag=TAG):
                     self._add(identifier, future._spec.name, future)
         return self.calls.get(identifier)
@@ -218,7 +218,7 @@ class ClientKey:
         known = self.clients.get(session)
         if known is None or (known.done() and (known.exception() or known.result()._open._futures.closed)):
             if session and len(self.clients) > MAX_SESSIONS:
-                raise LimitError(f"the key {self.name} uses {MAX_SESSIONS} sessions: send the request again later")
+                raise LimitError(f"the key {self.name} uses {MAX_SESSIONS} sessions: retry the request later")
             known = self.clients[session] = asyncio.create_task(self.open(session))
         try:
             return await asyncio.shield(known)
@@ -240,7 +240,7 @@ class ClientKey:
             text = f"the key {self.name} has {counted(unfinished, 'unfinished call')}: wait, or cancel some"
             raise LimitError(f"{text} (max_calls_per_key is {most})")
         if client._open._loop.state != "connected":
-            raise UnreachableError("the scheduler does not answer: send the request again later")
+            raise UnreachableError("the scheduler does not answer: retry the request later")
         return client
 
     def _add(self, identifier: str, *given: Any) -> HttpCall:
@@ -248,7 +248,7 @@ class ClientKey:
         return call
 
     async def sweep(self) -> None:
-        """Drop old results, and leave durable sessions without calls."""
+        """Drop old results, and disconnect from durable sessions without calls."""
         now, size = time.monotonic(), 0
         ended = sorted((each for each in self.calls.values() if each.ended_at), key=lambda each: -each.ended_at)
         for count, call in enumerate(ended):

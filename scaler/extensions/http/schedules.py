@@ -1,5 +1,5 @@
-"""Runs schedules. Several servers may have the same schedules: each run has a key in a durable session for its day,
-which one client at a time can use."""
+"""Runs schedules. Several servers may have the same schedules: each run has a key in the durable session of its day,
+which only one client at a time can use."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from scaler.monitor.messages import UNFINISHED
 from scaler.monitor.rows import View
 
 LATE_SECONDS = 60.0
-"""Minimum delay after which a run counts as missed."""
+"""Delay (seconds) after which a run counts as missed."""
 RETRY_SECONDS = 2.0
 MAX_PAUSE_SECONDS = 30.0
-"""Maximum wait before the clock is read again, because it may be adjusted."""
+"""Maximum wait (seconds) between readings of the clock, which may be adjusted."""
 _TIME = "%Y%m%dT%H%MZ"
 
 _log = logging.getLogger(__name__)
 
 
 class ScheduleRunner:
-    """Runs one schedule. last: time up to which all runs were started or skipped."""
+    """Runs one schedule. last: time up to which all runs have been started or skipped."""
 
     def __init__(
         self, schedule: Schedule, key: ClientKey, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -68,7 +68,7 @@ class ScheduleRunner:
                 _log.warning("schedule %s: skipped the missed run of %s", schedule.name, due)
             else:
                 if next(times(schedule.cron, schedule.timezone, self.last)) < due:
-                    _log.warning("schedule %s: missed runs after %s; the last one starts", schedule.name, self.last)
+                    _log.warning("schedule %s: missed runs after %s; starting the last", schedule.name, self.last)
                 async with self._key.scheduling:
                     await self.run(due)
             self.last = due
@@ -112,6 +112,6 @@ def _runs(client: Client) -> list[SessionTask]:
 
 def _time_of(schedule: str, key: str) -> datetime | None:
     name, _, text = key.rpartition("-")
-    with contextlib.suppress(ValueError):  # the key belongs to a request in this session
+    with contextlib.suppress(ValueError):  # the key is a request's, not a run's
         return datetime.strptime(text, _TIME).replace(tzinfo=UTC) if name == schedule else None
     return None

@@ -41,9 +41,9 @@ from scaler.security.credential import load_credential
 
 METHODS = "GET", "POST", "DELETE"
 OPENAPI = "/v1/openapi.json"
-WAIT = number("wait", "Maximum seconds to wait for the end.", "number", 0, 60, 0.0)
+WAIT = number("wait", "Maximum seconds to wait for the call or job to end.", "number", 0, 60, 0.0)
 MAX_STREAMS = 50
-"""Open event streams of a key."""
+"""Maximum number of open event streams per key."""
 QUIET_SECONDS, POLL_SECONDS, SWEEP_SECONDS = 15.0, 0.25, 5.0
 BIND_SECONDS = 10
 
@@ -154,7 +154,7 @@ async def _found(request: Request) -> HttpCall:
     identifier = request.path_params["id"]
     call: HttpCall | None = await request.state.key.find(identifier)
     if call is None:
-        text = f"this key has no call {identifier}: it is unknown, its result was dropped, or this server was restarted"
+        text = f"this key has no call {identifier}: the id is wrong, its result was dropped, or this server restarted"
         raise HTTPException(404, f"{text}, which only calls in durable sessions survive")
     return call
 
@@ -167,8 +167,8 @@ async def _answer(request: Request, call: HttpCall) -> Response:
 
 
 async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterator[bytes]:
-    """Yield a `state` event for each state, `output` events, and at last an `end` event. position: first character of
-    the output."""
+    """Yield a `state` event for each state, `output` events, and finally an `end` event. position: start in the output,
+    in characters."""
     loop, state = asyncio.get_running_loop(), ""
     sent_at = loop.time()
     key.streams += 1
@@ -200,7 +200,7 @@ class Operation(NamedTuple):
 
 OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "/v1/calls": {"POST": Operation("Call a function", Api.post_call, (WAIT,), CallRequest)},
-    "/v1/jobs": {"POST": Operation("Run a script, which ends with this server", Api.post_job, (WAIT,), JobRequest)},
+    "/v1/jobs": {"POST": Operation("Run a script, stopped with this server", Api.post_job, (WAIT,), JobRequest)},
     "/v1/calls/{id}": {
         "GET": Operation("State and result of a call or job", Api.get_call, (WAIT,)),
         "DELETE": Operation("Cancel a call or job, or drop its result", Api.delete_call, (WAIT,)),
@@ -289,14 +289,14 @@ async def _serve(config: HttpConfig, component: Component) -> int:
 
 
 async def _listen(config: HttpConfig) -> socket.socket:
-    """Return the socket. Waits if a connection of another program happens to use the port. Raises UsageError."""
+    """Return the listening socket. Waits if another program's connection happens to use the port. Raises UsageError."""
     for _ in range(BIND_SECONDS):
         listening = listen(config.web_host, config.web_port)
         if config.web_port in (0, listening.getsockname()[1]):
             return listening
         listening.close()
         await asyncio.sleep(1.0)
-    raise UsageError(f"web_port {config.web_port} is in use: stop its program, or choose another port")
+    raise UsageError(f"web_port {config.web_port} is in use: stop the program that uses it, or choose another port")
 
 
 async def _sweep(keys: list[ClientKey]) -> None:

@@ -21,11 +21,11 @@ from scaler.extras import require
 from scaler.registry import find, find_only, is_name
 
 ID = re.compile("[A-Za-z0-9_-]{1,64}")
-"""Names of sessions, calls, and schedules."""
+"""Pattern of session, call, and schedule names."""
 SCHEDULES = "schedules-"
-"""Beginning of the names of the schedules' sessions, which requests cannot use, because that would delay runs."""
+"""Name prefix of the schedules' sessions. Requests cannot use these sessions, because that would delay runs."""
 TOKEN_FILE = "http-token"  # noqa: S105 (a file's name)
-"""This user's token. The web page's token only permits reading."""
+"""File with this user's token. The web page's token permits only reading."""
 _FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
 
@@ -46,7 +46,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, OSError):  # OSError: the name of a directory
         raise ValueError(
-            f"{name!r} is not a known time zone: write one such as Europe/Berlin (pip install tzdata)"
+            f"{name!r} is not a known time zone: use a name such as Europe/Berlin (pip install tzdata)"
         ) from None
 
 
@@ -82,7 +82,7 @@ class Schedule(SettingsModel):
     timezone: Annotated[str, v.taken_by(_zone)] = "UTC"
     """Time zone of cron, such as Europe/Berlin."""
     missed: Literal["run", "skip"] = "run"
-    """After a pause of the server or the scheduler: run the last missed time, or no missed time."""
+    """After downtime of the server or the scheduler: run the last missed time, or no missed time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +101,14 @@ class HttpConfig(WebServerConfig, SecurityConfig):
     """Functions that requests may call: module:function, or module:* for the public functions that the module
     defines."""
     allow_jobs: bool = False
-    """Run scripts that requests contain. Whoever has a token can then run any code on the workers."""
+    """Run scripts contained in requests. Anyone with a token can then run any code on the workers."""
     client_credentials: Annotated[v.Names, Setting(default_text="none", metavar="FILE")] = ()
-    """Credential files of clients. Each has its own token, which `scaler http token FILE` prints. The first one
-    runs schedules. Without them, the token in web_token_file acts with this server's own credential."""
+    """Credential files of clients. Each client has its own token, which `scaler http token FILE` prints. The first
+    client runs schedules. Without files, the token in web_token_file acts with this server's own credential."""
     max_body_bytes: Annotated[v.Bytes, Setting(metavar="BYTES")] = 16 * 1024 * 1024
     """Maximum size of a request."""
     max_calls_per_key: v.Count = 1000
-    """Maximum number of unfinished calls and jobs of a key."""
+    """Maximum number of unfinished calls and jobs per key."""
     schedule: Annotated[tuple[_Table, ...], _LONE, Setting(default_text="none", metavar="JSON")] = ()
     """[[schedule]] tables of the file. A flag or variable contains one table as JSON."""
     keep_seconds: v.Seconds = 3600.0
@@ -146,6 +146,6 @@ def permission_of(config: HttpConfig, function: str) -> bool | None:
     if function in config.allowed and "*" not in function:
         return True
     name = function.partition(":")[2]
-    # Not an attribute of an imported module.
+    # `*` does not permit attributes of imported modules.
     is_public = re.fullmatch(_FUNCTION, function) and name.isidentifier() and not name.startswith("_")
     return False if is_public and any(fnmatchcase(function, entry) for entry in config.allowed) else None

@@ -1,6 +1,6 @@
 """`Client(processes=False)`: runs each call in the submitting thread, before `submit` returns.
 
-Functions, arguments, and results are pickled as usual, so that values that cannot be sent to a worker fail here too.
+Functions, arguments, and results are pickled as usual, so values that cannot be sent to a worker fail here, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HERE = "it runs in this process during submit"
 
 def open_loop(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
     if address is not None or session is not None:
-        raise UsageError("with processes=False, tasks run in this process: leave out the address and the session")
+        raise UsageError("with processes=False, tasks run in this process: omit the address and the session")
     return InProcessLoop(timeout_seconds)
 
 
@@ -77,7 +77,7 @@ class InProcessLoop(ClientLoop):
         return f"it ran in this process and took {future.profiling_info().duration_s:,.6f} s"
 
     def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
-        """Accept a shutdown. Raises UsageError for any other question."""
+        """Accept a shutdown without effect. Raises UsageError for any other question."""
         if isinstance(question, ShutdownCluster):
             return cast("_Reply", ShutdownReply(accepted=True, text=""))
         raise UsageError("a client with processes=False has no scheduler")
@@ -117,12 +117,12 @@ class InProcessLoop(ClientLoop):
         with self.futures.condition:
             future.settle(value, error, profile)
         future._run_callbacks()
-        self.calls.reports()  # clears the reports, which nothing else takes
+        self.calls.reports()  # clears the reports, which have no other reader
 
     def _outcome(
         self, future: TaskFuture, template: tasks.TaskTemplate, payload: bytes, references: Sequence[tasks.Reference]
     ) -> tuple[object, BaseException | None, Profile]:
-        """Return value, exception, and profile of a task. Raises KeyboardInterrupt, and BdbQuit of a debugger."""
+        """Run a task. Returns its value, exception, and profile. Raises KeyboardInterrupt, and a debugger's BdbQuit."""
         serializer = template.serializer
         meter = Meter()
         began = time.perf_counter_ns()
@@ -139,7 +139,7 @@ class InProcessLoop(ClientLoop):
                 value = _finish(function(*args, **kwargs))
             payload = to_payload(dump_value(value, serializer))
             future.keep(payload, serializer)
-            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # so that arrays are writable
+            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # makes arrays writable
         except (KeyboardInterrupt, BdbQuit):  # meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
@@ -156,7 +156,7 @@ class InProcessLoop(ClientLoop):
 
 
 def _finish(value: Any) -> Any:
-    """Run a coroutine to completion, in another thread if this one has a running event loop, as in notebooks."""
+    """Run a coroutine to completion, in another thread if this thread runs an event loop, as in notebooks."""
     if type(value) is not CoroutineType:
         return value
     try:

@@ -1,9 +1,9 @@
-"""Restores process state that a task has changed, for the next task.
+"""Restores process state that a task has changed, before the next task.
 
 Covers the working directory, umask, environment variables, signal handlers, masks, and timers, descriptors 0 to 2, the
 standard streams, locale, warning filters, the recursion limit, and the default socket timeout. Wrapped functions record
-changes as they are made, so unchanged tasks only cost a check of the streams. Changes made while importing a module are
-kept, because no later task imports it again.
+changes as they are made, so a task without changes costs only a check of the streams. Changes made while importing a
+module are kept, because no later task imports it again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Restore = tuple[object, Callable[[], object]]
 
 
 class StateRestorer(ProcessState):
-    """Detects changes when they are made. A forked copy of the processor exits with its task; otherwise the copy, which
-    has the sockets, would receive tasks."""
+    """Records changes as they are made. A forked copy of the processor exits with its task; otherwise the copy would
+    receive tasks through the inherited sockets."""
 
     def __init__(self, tee: Callable[[bool, Any], object]) -> None:
         """tee: forwards the text of a new stream; receives is_stderr and the stream."""
@@ -94,7 +94,7 @@ class StateRestorer(ProcessState):
 
     def restore(self) -> None:
         undo, self._undo = self._undo, {}
-        # Timers first, so that no timer calls a removed handler or kills the process.
+        # Timers first: a running timer could call a removed handler or kill the process.
         timers = [key for key in undo if isinstance(key, tuple) and key[0] == "timer"]
         for key in [*timers, *(key for key in reversed(undo) if key not in timers)]:
             with contextlib.suppress(Exception):

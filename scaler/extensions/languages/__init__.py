@@ -1,4 +1,4 @@
-"""Tasks of clients in other languages: functions by name, with arguments and results as JSON."""
+"""Tasks from clients in other languages: functions by name, with arguments and results as JSON."""
 
 from scaler.plugins import Extension
 

@@ -40,7 +40,7 @@ def find_function(name: str) -> Callable[..., Any]:
     except Exception as error:
         raise SerializationError(
             f"function {name!r} cannot be imported on its worker: {type(error).__name__}: {error}; "
-            "install its module there, or put it into the worker's working directory"
+            "install the module there, or put it into the worker's working directory"
         ) from error
     try:
         function = reduce(getattr, path.split("."), module)
@@ -59,7 +59,7 @@ def read(payload: Buffer) -> Any:
     if tag == PayloadTag.NAMED:
         return find_function(str(payload[2:], "utf-8", "replace"))
     if tag != PayloadTag.JSON:
-        raise SerializationError(f"a value begins with tag {tag}, so it does not come from another language")
+        raise SerializationError(f"a value begins with tag {tag}, so it is not from another language")
     try:
         return json.loads(bytes(payload[1:]), parse_constant=_refuse)
     except Exception as error:
@@ -98,7 +98,7 @@ def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
     for name in names:
         kind = find_function(name)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise SerializationError(f"retry_on takes exception types, and {name!r} is not one")
+            raise SerializationError(f"retry_on takes exception types, but {name!r} is none")
         found.append(kind)
     return tuple(found)
 

@@ -2,7 +2,7 @@
 
 prints.py: output of tasks -> Printed
 agent.py: records -> WorkerLogged -> core.py: the last records -> the table `logs`
-Printed, Output of an agent -> core.py: beginning and end per task -> TaskLog, the answer to ReadLog
+Printed, Output from an agent -> core.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
 
 from scaler.plugins import Extension, FoundTable

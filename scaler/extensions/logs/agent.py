@@ -15,13 +15,13 @@ from scaler.worker.agent.shell import Agent
 from scaler.worker.frames import Note, ToAgent
 
 MAX_WAITING = 30
-"""Newest records that are sent with a heartbeat. Earlier ones are dropped."""
+"""Maximum number of records per heartbeat. Older records are dropped."""
 MAX_TEXT = 1_000
 _LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
 
 
 class OwnLog(logging.Handler):
-    """Handler that collects records from any thread. The event loop sends the result of `take`."""
+    """Handler that collects records from any thread until `take` removes them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -46,7 +46,7 @@ class OwnLog(logging.Handler):
 
 
 def send_logs(agent: Agent) -> None:
-    """Send the output of tasks, and the records with heartbeats."""
+    """Send task output, and log records with the heartbeats."""
     own, root = OwnLog(), logging.getLogger()
     root.addHandler(own)
 

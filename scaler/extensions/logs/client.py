@@ -1,4 +1,4 @@
-"""The client's method that returns a task's output or the workers' log records."""
+"""`Client.logs`: a task's output, or the workers' log records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """The output of a task, with control characters escaped. `str` of it is stdout followed by stderr."""
+    """A task's output with control characters escaped. Its `str` is stdout followed by stderr."""
 
     stdout: str
     stderr: str

@@ -21,7 +21,7 @@ from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 16 * 1024
-"""Bytes per head or tail of a stream: 64 KiB per task."""
+"""Maximum bytes of each stream's head and tail: 64 KiB per task."""
 MAX_LOG_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 512
 
@@ -44,7 +44,7 @@ class KeptOutput:
         self.put(task, streams)
 
     def take(self, task: bytes) -> Streams:
-        """Remove and return the output of a task; new streams if it has no output."""
+        """Remove and return a task's output, or empty streams if there is none."""
         streams = self._tasks.pop(task, None)
         if streams is None:
             return HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
@@ -71,7 +71,7 @@ def _size_of(streams: Streams) -> int:
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200
-"""Limit per worker, so that one failing worker does not evict the records of all other workers."""
+"""Limit per worker: one failing worker must not evict the records of all other workers."""
 MAX_LINES_OF_MESSAGE = 200
 MAX_TEXT = 1_000
 MAX_NAME = 100
@@ -87,7 +87,7 @@ class Logs(SchedulerPart):
     def __init__(self, _config: object = None) -> None:
         self._output = KeptOutput()
         self._failed = KeptOutput()
-        """Output of failed tasks, which other tasks' output does not evict."""
+        """Output of failed tasks, kept separately because other tasks' output would evict it."""
         self._lines: deque[LogRow] = deque()
         self._of_worker: Counter[str] = Counter()
         self._numbers = count(1)

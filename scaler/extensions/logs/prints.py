@@ -1,4 +1,4 @@
-"""Batches the output of tasks, keeps head and tail of a long batch, and flushes it before the tasks' results."""
+"""Batches the output of tasks, truncates long batches to head and tail, and flushes before the tasks' results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler.worker.frames import Note, ToAgent
 from scaler.worker.processor.capture import HEAD_BYTES, TAIL_BYTES
 
 GATHER_SECONDS = 0.1
-"""Maximum seconds for which printed output waits while its task runs."""
+"""Maximum delay (seconds) of printed output while its task runs."""
 MESSAGE_BYTES = 256 * 1024
 
 
@@ -29,7 +29,7 @@ class PrintBuffer:
         send: Callable[[Printed], None],
         before_results: list[Callable[[Sequence[bytes]], object]],
     ) -> None:
-        """before_results: has `flush` while there is output."""
+        """before_results: contains `flush` while there is output."""
         self._loop = loop
         self._send = send
         self._before_results = before_results

@@ -9,7 +9,7 @@ from scaler.monitor.columns import Column
 
 
 class LogRow(NamedTuple):
-    """A record of a worker's own log. id: unique within this scheduler. task: the task that the record is about."""
+    """A record of a worker's own log. id: unique within this scheduler. task: subject of the record."""
 
     id: int = 0
     at: Annotated[float, Column("Time", "time", help="By the worker's clock")] = 0.0

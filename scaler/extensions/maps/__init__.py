@@ -1,4 +1,4 @@
-"""Maps: `map`, `starmap`, `imap`, and `imap_unordered` of clients, executors, and pools.
+"""Maps: `map`, `starmap`, `imap`, and `imap_unordered`, executors, and pools.
 
 calls.py -> results.py: window of items -> runner.py: chunks as tasks -> chunks.py: calls in a processor -> results.py
 """

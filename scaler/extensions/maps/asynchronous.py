@@ -1,4 +1,4 @@
-"""The calls of asyncio clients that iterate over items."""
+"""The methods of asyncio clients that iterate over items."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _iterated(
     method: Callable[Concatenate[PublicCalls, P], ResultIterator],
     public: Callable[Concatenate[PublicCalls, P], object] | None = None,
 ) -> Callable[Concatenate[AsyncCalls, P], AsyncResults]:
-    """public: the method of `Client` that describes the call, if `method` is an internal one."""
+    """public: the `Client` method that documents the call, if `method` is internal."""
 
     @functools.wraps(public or method)
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResults:
@@ -58,11 +58,11 @@ class AsyncMapCalls(AsyncCalls):
 class AsyncResults(AsyncIterator[Any]):
     """The results of a `map` or `imap`: `async for` yields each result, `await` returns a list.
 
-    A failed item raises its exception in order; calling `anext` again continues with later items.
+    A failed item raises its exception in order; the next `anext` continues with later items.
     """
 
     def __init__(self, make: Callable[[], ResultIterator]) -> None:
-        """make: starts the call; runs in the thread that then consumes the results. Call in the event loop."""
+        """make: starts the call, in the thread that then consumes the results. Create in the event loop."""
         self._thread = ThreadPoolExecutor(1, "scaler-results")
         self._made = self._thread.submit(copy_context().run, make)
         self._outcomes: deque[tuple[Any, BaseException | None]] = deque()
@@ -107,7 +107,7 @@ class AsyncResults(AsyncIterator[Any]):
             self.close()
 
     def _take(self) -> list[tuple[Any, BaseException | None]]:
-        """Wait for a result; return all results that are ready, or an empty list at the end."""
+        """Wait for a result. Returns all results that are ready, or an empty list at the end."""
         results = self._made.result()
         taken: list[tuple[Any, BaseException | None]] = []
         try:

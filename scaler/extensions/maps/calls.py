@@ -1,4 +1,4 @@
-"""The client's methods that iterate over items: `map`, `starmap`, `imap`, `imap_unordered`, and executors."""
+"""The methods of `Client` that iterate over items: `map`, `starmap`, `imap`, `imap_unordered`, and executors."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class MapCalls(TaskCalls):
     ) -> list[Any]:
         """Call `fn` with the items of the iterables in parallel, and return the results in order.
 
-        Short calls travel in chunks, and the calls of a chunk run in sequence.
+        Short calls are sent in chunks, and the calls of a chunk run in sequence.
 
         Args:
             fn: the function.
             iterables: one iterable for each argument of the function.
-            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, losses=0,
-                `retry_on`, `timeout_seconds`, `keys`, `cache`, or a serializer of the client, each call is a task.
+            chunk_size: calls in a chunk. Default: chosen by measurement. With retries=0, losses=0, `retry_on`,
+                `timeout_seconds`, `keys`, `cache`, or a client with a serializer, each call is a separate task.
             return_exceptions: put exceptions into the list instead of raising the first one.
             progress: show a tqdm bar, on stderr or in a notebook.
             keys: a key for each item, in a durable session. Each item is then a task with a key, as in `submit`.
-            cache: each item is a task, cached as in `cache`.
+            cache: run each item as a separate task, cached as in `cache`.
             options: options of each call, as in `submit_verbose`.
 
         Returns:
@@ -88,20 +88,20 @@ class MapCalls(TaskCalls):
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables in parallel, and iterate over the results in order.
 
-        The iterables may be endless. Sends up to 64 items at once, or one of a slow iterable; `next` takes further
-        items, in the thread that calls it. Threads may share the iterator. Closing or dropping it cancels unfinished
+        The iterables may be endless. Sends up to 64 items at first, or one item of a slow iterable. Each `next` takes
+        further items, in the calling thread. Threads may share the iterator. Closing or dropping it cancels unfinished
         items.
 
         Args:
             fn: the function.
             iterables: one iterable for each argument of the function.
-            chunk_size: as in `map`. By default, items of a slow iterable travel in partial chunks.
+            chunk_size: as in `map`. By default, items of a slow iterable are sent in partial chunks.
             window: maximum number of items ahead of the results taken so far. Default: 64, doubled up to 32,768
                 whenever `next` waits while workers are free. An iterable that needs a result before its next item needs
                 a window of 1.
             return_exceptions: yield exceptions as results. Otherwise `next` raises the exception of a failed item, with
-                its `item_index`, when its turn comes, and can be called again. An exception of an iterable follows the
-                results of earlier items.
+                its `item_index`, when its turn comes; the iteration can continue after that. An exception of an
+                iterable follows the results of earlier items.
             progress: show a bar of finished items, whether taken or not.
             options: options of each call, as in `submit_verbose`.
         """
@@ -130,7 +130,7 @@ class MapCalls(TaskCalls):
             options: options of each call, as in `submit_verbose`.
         """
         given: OptionKeywords = {**self._given, **options}
-        # Imported here because the module registers a function for the end of the program.
+        # Imported here because the module registers an exit handler.
         from scaler.extensions.maps.executor import ScalerExecutor  # noqa: PLC0415
 
         return ScalerExecutor(cast("Client", self._whole), max_workers=max_workers, task_options=given)

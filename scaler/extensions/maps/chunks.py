@@ -52,7 +52,7 @@ class ChunkResults(Sequence[Any], ManyCalls):
 
     @property
     def calls(self) -> tuple[int, int]:
-        """Numbers of finished and of failed calls."""
+        """Numbers of finished and failed calls."""
         return len(self), len(self.failures)
 
     def add(self, value: Any) -> None:
@@ -163,7 +163,7 @@ class MapFunction(PickledFunction, ManyCallsFunction):
         return [finish(each(*arguments)) for each, arguments in calls]
 
     def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return unshared copies of the function and the arguments for one call. Raises SerializationError,
+        """Return separate copies of the function and the arguments for one call. Raises SerializationError,
         ObjectLostError."""
         try:
             with loading:
@@ -183,7 +183,7 @@ class MapFunction(PickledFunction, ManyCallsFunction):
             dump_arguments(tuple(self._spread_out(item)), {}, None, owner, self.name)
         except SerializationError as found:
             return found
-        except ScalerError:  # a reference in the item has failed in the meantime
+        except ScalerError:  # a future in the item has failed in the meantime
             pass
         return error
 
@@ -203,7 +203,7 @@ class Setup:
 
 
 _prepared: dict[tuple[str, int], object] = {}
-"""Initializers that have run in this process, by key of the pool and id of the initializer."""
+"""Initializers that have run in this process, by pool key and initializer id."""
 
 
 class Prepared:

@@ -25,8 +25,7 @@ from scaler.serialization.exceptions import hide_frames, hiding_frames
 
 
 class _Owner:
-    """Marks the tasks of an executor. Separate from the executor, because the client must not keep the executor
-    alive."""
+    """Marks the tasks of an executor. Not the executor itself, because the client must not keep the executor alive."""
 
     is_awaited = True
 
@@ -39,9 +38,9 @@ class ScalerExecutor(Executor):
     created inside a task without a client or an address, the executor runs children of that task.
 
     Args:
-        client: use this client, which stays open after `shutdown`. Default: its own client.
-        max_workers: number of workers reported to libraries that divide their work by it. Limits nothing. Default: the
-            CPUs of this machine.
+        client: use this client, which remains open after `shutdown`. Default: the executor's own client.
+        max_workers: number of workers reported to libraries that divide their work by this number. Limits nothing.
+        Default: the number of CPUs of this machine.
         task_options: options of each call whose names are also arguments of `Client`: `timeout_seconds`,
             `name`, `profiling`, `stream_output`, and `environment`.
         options: arguments of `Client`, and options of each call as in `Client.submit_verbose`.
@@ -144,7 +143,7 @@ class ScalerExecutor(Executor):
             fn: the function.
             iterables: one iterable for each argument of the function.
             timeout: seconds from now until the iterator raises TimeoutError for missing results.
-            chunksize: calls in a chunk. Has no effect if an option of the executor makes each call a task.
+            chunksize: calls in a chunk. Has no effect if an executor option makes each call a separate task.
             buffersize: maximum number of calls ahead of the results taken, as in Python 3.14. Allows endless iterables.
 
         Returns:
@@ -175,8 +174,8 @@ class ScalerExecutor(Executor):
         """Refuse further calls. Idempotent.
 
         Args:
-            wait: return when all calls have ended, and close the executor's own client. Ctrl-C ends the wait, and the
-                program then ends without waiting for these calls.
+            wait: wait for all calls, then close the executor's own client. After Ctrl-C, the program ends without
+            waiting for these calls.
             cancel_futures: cancel calls that are not running.
         """
         self._is_shut_down = True

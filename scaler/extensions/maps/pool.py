@@ -30,16 +30,16 @@ _RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
 
 
 class AsyncResult:
-    """The result of a call by a pool."""
+    """The result of a pool's call."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
 
     @hiding_frames
     def get(self, timeout: float | None = None) -> Any:
-        """Return the result; wait up to `timeout` seconds.
+        """Return the result, waiting up to `timeout` seconds.
 
-        Raises the exception of the call, `multiprocessing.TimeoutError`, or CancelledError after `Pool.terminate`.
+        Raises the call's exception, `multiprocessing.TimeoutError`, or CancelledError after `Pool.terminate`.
         """
         try:
             return self._future.result(timeout)
@@ -49,7 +49,7 @@ class AsyncResult:
             raise multiprocessing.TimeoutError(str(error) or f"no result within {timeout} s") from None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the call has ended, or after `timeout` seconds."""
+        """Wait until the call has ended, for at most `timeout` seconds."""
         wait([self._future], timeout)
 
     def ready(self) -> bool:
@@ -70,9 +70,9 @@ class PoolIterator(Iterator[Any]):
         self._outcomes = outcomes
 
     def next(self, timeout: float | None = None) -> Any:
-        """Return the next result; wait up to `timeout` seconds.
+        """Return the next result, waiting up to `timeout` seconds.
 
-        Raises the exception of the call, StopIteration at the end, and `multiprocessing.TimeoutError`.
+        Raises the call's exception, StopIteration at the end, and `multiprocessing.TimeoutError`.
         """
         try:
             outcome = self._outcomes.get(timeout=timeout)
@@ -98,13 +98,13 @@ class Pool:
     Threads may share a pool. A pool submits all work at once, and needs no `if __name__ == "__main__"`.
 
     Args:
-        processes: start a local cluster of this many workers, which ends with the pool. Not with `client` or `address`.
+        processes: start a local cluster of this many workers, stopped with the pool. Not with `client` or `address`.
         initializer: called with `initargs` in each process before the pool's first call there. An initializer from
             `__main__` runs once for each function of `__main__`, in that function's globals.
         initargs: arguments of the initializer.
         maxtasksperchild: start a local cluster that replaces each process after this many tasks. Not with `client` or
             `address`.
-        client: use this client, which stays open.
+        client: use this client, which remains open.
         address: connect to the cluster at this address. Default: as in `Client`.
         options: options of each call, as in `Client.submit_verbose`.
 
@@ -130,7 +130,7 @@ class Pool:
         address: str | None = None,
         **options: Unpack[OptionKeywords],
     ) -> None:
-        self._state = _CLOSE  # until construction is complete: see `__del__`
+        self._state = _CLOSE  # until the constructor has finished: see `__del__`
         options_of(options, "Pool")  # before a cluster starts
         self._cluster: SchedulerClusterCombo | None = None
         if client is not None and address is not None:
@@ -141,7 +141,7 @@ class Pool:
             check_integer(name, number, 1)
             if client is not None or address is not None:
                 raise UsageError(
-                    f"{name} applies only to the pool's own cluster: leave out {name}, or leave out client and address"
+                    f"{name} applies only to the pool's own cluster: omit {name}, or omit client and address"
                 )
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer is {initializer!r}, but must be callable")
@@ -172,7 +172,7 @@ class Pool:
     # -- single calls
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
-        """Return `func(*args, **kwds)`, called on a worker."""
+        """Call `func(*args, **kwds)` on a worker and return the result."""
         return self.apply_async(func, args, kwds).get()
 
     def apply_async(
@@ -189,7 +189,7 @@ class Pool:
             func: the function.
             args: arguments of the function.
             kwds: keyword arguments of the function.
-            callback: called with the value, before the result is ready. Runs in the client's thread and must not wait.
+            callback: called with the value before the result is ready, in the client's thread. Must not wait.
             error_callback: called with the exception instead.
         """
         self._check_running()
@@ -202,12 +202,12 @@ class Pool:
     # -- many calls
 
     def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
-        """Return the list of `func(item)` of all items.
+        """Call `func(item)` for all items and return the list of results.
 
         Args:
             func: the function.
             iterable: the items.
-            chunksize: calls in a chunk. Default: as many as measurements suggest.
+            chunksize: calls in a chunk. Default: chosen by measurement.
 
         Raises:
             Exception: The exception of the first failed item, after all other items have run.
@@ -217,7 +217,7 @@ class Pool:
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
-        """Return the list of `func(*item)` of all items. Otherwise like `map`."""
+        """Call `func(*item)` for all items and return the list of results. Otherwise like `map`."""
         return list(self.starmap_async(func, iterable, chunksize).get())
 
     def map_async(
@@ -260,7 +260,7 @@ class Pool:
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> PoolIterator:
-        """Like `imap`, with results in the order of completion."""
+        """Like `imap`, with results in completion order."""
         return self._iterate("imap_unordered", func, iterable, chunksize)
 
     # -- shutdown
@@ -331,7 +331,7 @@ class Pool:
         callback: Callback | None = None,
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
-        """Take all results in a thread. outcomes: receives each of them and then None, instead of the AsyncResult."""
+        """Collect all results in a thread. outcomes: receives each result, then None, in place of the AsyncResult."""
         ended: Future[Any] = Future()
 
         def run() -> None:
@@ -356,7 +356,7 @@ class Pool:
                 outcomes.put(None)
 
         def cancel() -> None:
-            # First, because the thread would otherwise end it with the values so far.
+            # First: otherwise, the thread would complete the result with the values so far.
             is_unfinished = _settle(ended, None, CancelledError())
             results.close()
             if is_unfinished and outcomes is not None:

@@ -66,7 +66,7 @@ def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool
 class ResultIterator(Iterator[Any]):
     """Iterates over results of `Client.imap`. Threads may share the iterator: each result goes to one thread.
 
-    `next` raises the exception of a failed item, and can be called again for later items. `close`, or dropping the
+    `next` raises the exception of a failed item; later items can still be taken. `close`, or dropping the
     iterator, cancels unfinished items.
     """
 
@@ -104,8 +104,7 @@ class ResultIterator(Iterator[Any]):
         self._waiting: deque[Chunk] = deque()
         self._ready: deque[tuple[list[Any], bool]] = deque()
         self._batch: Any = iter(())
-        """Results of one chunk, which `next` returns without the lock. They count as ahead until the last one is
-        taken."""
+        """Results of one chunk, which `next` returns without the lock. All count as ahead until the last is taken."""
         self._batch_count = 0
         self._error: Exception | None = None
         """The error that ended the iterable, raised after the results of earlier items."""
@@ -145,7 +144,7 @@ class ResultIterator(Iterator[Any]):
             self.close()
 
     def _start(self) -> ResultIterator:
-        """Send the first items, one by one without a chunk size; a slow iterable gets only one."""
+        """Send the first items, one by one unless a chunk size is given; of a slow iterable, only one item."""
         size = self._runner.chunk_size or 1
         try:
             while self._items is not None and not self._is_slow and self._ahead + size <= self._window.first_items:
@@ -160,7 +159,7 @@ class ResultIterator(Iterator[Any]):
         self._deadline = time.monotonic() + timeout_seconds
 
     def _submit_all(self) -> None:
-        """Send all items, which then run even if the iterator is dropped. Raises the error of the first unsent item."""
+        """Send all items. They run even if the iterator is dropped. Raises the error of the first unsent item."""
         items, size = self._items, self._runner.chunk_size
         assert items is not None, "nothing has been sent"
         self._items, self._cancels_when_dropped = None, False
@@ -210,7 +209,7 @@ class ResultIterator(Iterator[Any]):
             return outcome
         if self._return_exceptions:
             return outcome.exception
-        if in_loop and isinstance(outcome.exception, StopIteration):  # otherwise, the loop would end silently
+        if in_loop and isinstance(outcome.exception, StopIteration):  # would silently end the loop
             raise RuntimeError(f"item {outcome.index} raised StopIteration") from outcome.exception
         raise outcome.exception
 
@@ -271,7 +270,7 @@ class ResultIterator(Iterator[Any]):
         return max(0.0, self._patient_until - time.monotonic()) if self._running else 0.0
 
     def _pull(self, items: Iterator[Any], size: int) -> None:
-        """Take the next items and send them together: `size`, or a part of an automatic chunk if they come slowly."""
+        """Take `size` items and send them together; from a slow iterable, send a part of an automatic chunk."""
         chunk: list[Any] = []
         step = 1 if self._is_slow else STEP_ITEMS
         if self._runner.chunk_size is not None:
@@ -280,7 +279,7 @@ class ResultIterator(Iterator[Any]):
         try:
             while len(chunk) < size and ended - began <= QUICK_SECONDS:
                 wanted = min(size, len(chunk) + step)
-                chunk.extend(itertools.islice(items, wanted - len(chunk)))  # keeps the items before an error
+                chunk.extend(itertools.islice(items, wanted - len(chunk)))  # the items before an error are sent
                 ended = time.monotonic()
                 if len(chunk) < wanted:
                     self._items = None

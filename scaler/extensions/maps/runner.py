@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
-If a whole chunk fails (lost worker or process, memory limit, missing argument), its items are resent one by one, so
-that only the faulty item fails. A chunk may use half of its items' attempts, so the other half remains for the items.
+If a whole chunk fails (lost worker or process, memory limit, missing argument), its items are resent one by one, and
+only the faulty item fails. A chunk may use half of its items' attempts, so the other half remains for the items.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Chunk:
 
     first: int
     items: list[Any]
-    """Kept after sending only if nothing was sent, because one of the futures among them had failed."""
+    """Kept after the submission only if nothing was sent because a future among the items had failed."""
     count: int
     payload: bytes = b""
-    """Kept to resend and show items. In memory anyway, unless in the object storage."""
+    """Kept to resend and show items. In memory anyway or, if large, in the object storage."""
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
     """The items that were resent one by one, after a split."""
@@ -76,7 +76,7 @@ class Chunk:
     shown: str = ""
     has_ended: bool = False
     earlier: int = 0
-    """Number of attempts of the chunk that this single item was part of."""
+    """Number of attempts of the chunk that contained this single item."""
     ran_seconds: float | None = None
     """Run time on the worker once the chunk has ended; None if it failed."""
     sent_at: float = field(default_factory=time.monotonic)
@@ -133,7 +133,7 @@ class ChunkRunner:
             self._function = MapFunction(dump_function(fn), name_of(fn), is_spread)
             self._function.functions.append(fn)
         self._chunk_attempts = (options.max_losses + 1) // 2
-        """Number of starts of a chunk whose processes die."""
+        """Maximum number of starts of a chunk whose processes die."""
         self._parent = client._parent()
         self._one = self._template(options)
         self._options = options._replace(context=self._one.spec.context)
@@ -150,7 +150,7 @@ class ChunkRunner:
 
     @cached_property
     def _one_of_lost(self) -> TaskTemplate:
-        """The template of an item whose chunk has started, with the attempts that the chunk has left."""
+        """The template of an item whose chunk has started, with the chunk's remaining attempts."""
         left = self._options.max_losses - self._chunk_attempts
         return self._template(self._options._replace(losses=left + 1))
 
@@ -193,7 +193,7 @@ class ChunkRunner:
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:
-        """Wait in steps for a finished chunk, so that Python handles signals in between. Raises Empty."""
+        """Wait for a finished chunk, in steps that let Python handle signals in between. Raises Empty."""
         rest = math.inf if timeout_seconds is None else timeout_seconds
         while rest > WAIT_STEP_SECONDS:
             with contextlib.suppress(Empty):

@@ -1,7 +1,7 @@
 """Payloads of independent values: the items of a chunk, and its results.
 
-Atoms and tuples of atoms share one pickle. Any other value has its own pickle, created when the value is added, so that
-no call changes another call's value. Classes pickled by value, and shared buffers, are sent once for all values.
+Atoms and tuples of atoms share one pickle. Any other value has its own pickle, created when the value is added, so no
+call can change another call's value. Classes pickled by value, and shared buffers, are sent once for all values.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ValuePacker:
                 self.add(value)
 
     def add(self, value: Any) -> None:
-        """Add a value. Raises its pickling errors, and then adds nothing."""
+        """Add a value. Raises its pickling errors, after which nothing is added."""
         if type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value))):
             self.plain.append(value)
             return
@@ -221,7 +221,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Items:
-    """A task argument that the task receives as a `PackedValues`. Packs itself when pickled."""
+    """A task argument that packs itself when pickled. The task receives a `PackedValues`."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items

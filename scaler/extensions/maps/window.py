@@ -1,7 +1,7 @@
 """Chunk sizes of a `map` or `imap`, and the size of its window: items sent ahead of the results taken. Pure.
 
 A chunk of automatic size runs for about `TARGET_SECONDS`, but contains at most `GROWTH` times as many items as a proven
-size. Few chunks are in flight while the size is unproven; more if no result arrives for a while.
+size. While the size is unproven, few chunks are in flight, and more only if no result arrives for a while.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ UNPROVEN_CHUNKS = 16
 PROBE_TIMEOUT_SECONDS = 0.05
 """Time (seconds) without a result after which more chunks of an unproven size are sent."""
 MAX_CHUNK_ITEMS = 4096
-"""Maximum items per chunk. More rarely fit in a message, and would need the slower object storage."""
+"""Maximum number of items per chunk. More items rarely fit in a message and would need the slower object storage."""
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
-"""A chunk contains at most 1/CHUNKS_OF_WINDOW of the window, so that several workers get items."""
+"""A chunk contains at most 1/CHUNKS_OF_WINDOW of the window, which spreads items over several workers."""
 MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
 UNBOUNDED = sys.maxsize
 QUICK_SECONDS = 0.001
@@ -69,7 +69,7 @@ class Chunking:
 class Window:
     """Number of items ahead of the taken results. Pure.
 
-    An automatic window doubles when the consumer waits although workers are free.
+    An automatic window doubles when the consumer waits while workers are free.
     """
 
     def __init__(self, items: int | None, chunk_size: int | None) -> None:
@@ -88,8 +88,8 @@ class Window:
         self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
 
     def starved(self, running: int) -> bool:
-        """Return whether an exhausted window grows. running: items that have not ended; if there are only a few,
-        sending more would not help."""
+        """Return whether an exhausted window grows. running: number of unfinished items; with only a few, sending more
+        would not help."""
         if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
             return False
         self.items = min(2 * self.items, self._max_items)

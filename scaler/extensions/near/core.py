@@ -1,9 +1,9 @@
 """Places tasks with the option `near` on workers that have run their name. Pure.
 
-A name's *gain* is how much longer the first task on a processor takes than later ones. A ready task waits for a worker
-with its name, although another worker is idle, if it is expected to start there within the gain. Until then, no task
-with the name is prefetched. A task that would start later than that, or that has waited for the gain, may run on any
-worker.
+A name's *gain* is the extra time of the first task on a processor, compared with later tasks. A ready task waits for a
+worker with its name, even if another worker is idle, as long as it is expected to start there within the gain.
+Meanwhile, no task with the name is prefetched. A task that would start later, or that has waited for the gain, may run
+on any worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaler.scheduler.core.state import ClientRecord, Task, Worker
 MAX_NAMES = 256
 """Names remembered per worker."""
 MAX_COMPARED = 64
-"""Workers compared per queue and placement."""
+"""Maximum number of workers compared per queue and placement."""
 WEIGHT = 0.25
 """Weight of the last task in a mean duration."""
 CLAIM_SECONDS = 0.02
@@ -64,7 +64,7 @@ class Name:
         return seconds if seconds > 0 else elapsed
 
     def startable(self, task: Task, seconds: float, now: float) -> int:
-        """Return how many tasks the workers with this name will start within this time."""
+        """Return the number of tasks that the workers with this name will start within this time."""
         count = 0
         for worker in islice(self.workers, MAX_COMPARED):
             if worker.is_willing and task.needs.fits(worker.offers):
@@ -74,7 +74,7 @@ class Name:
 
 
 class Names(SchedulerPart, Nearness):
-    """Chooses workers by name. The core calls it during placement, so that an exception ends the scheduler."""
+    """Chooses workers by name. The core calls it during placement, so an exception ends the scheduler."""
 
     changes = (TasksEnded,)
     refusal = ""
@@ -86,7 +86,7 @@ class Names(SchedulerPart, Nearness):
         self.lanes: dict[str, OrderedDict[str, set[int]]] = {}
         """Processors that ended a task, by worker and name. A worker's names are in the order of their last use."""
         self._since: dict[ReadyQueue, float] = {}
-        """Queues that wait although another worker is idle, and the times when this began."""
+        """Queues that wait although another worker is idle, with the start times of the wait."""
         self._claims: set[tuple[Worker, ClientRecord, int]] = set()
         """Workers for which tasks of their names are ready, by owner and priority."""
         self._claimed_at: float | None = None
@@ -116,7 +116,7 @@ class Names(SchedulerPart, Nearness):
     def _elsewhere(
         self, queue: ReadyQueue, task: Task, name: Name, sides: Sequence[Side], prefetch: bool, now: float
     ) -> tuple[list[Worker], int]:
-        """Return the workers without the name that may take its tasks, fewest names first, and how many tasks."""
+        """Return the workers without the name that may take its tasks, fewest names first, and the number of tasks."""
         others = [each for side in sides for each in islice(side, MAX_COMPARED) if each not in name.workers]
         if any(worker.is_willing for worker in name.workers):
             self._note_claims(now)

@@ -1,6 +1,6 @@
-"""Clients inside tasks: their messages travel through the task's worker, and a task that waits lends its slot.
+"""Clients inside tasks: the task's worker relays their messages, and a waiting task lends its slot.
 
-client.py: the connector, and the watch for waits -> agent.py: relays messages in the worker's session
+client.py: the connector, and the detection of waiting tasks -> agent.py: relays messages in the worker's session
 """
 
 from scaler.plugins import Extension

@@ -19,7 +19,7 @@ from scaler.worker.frames import Note, Sender, ToAgent, receive
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
-"""Maximum bytes queued for a nested client that does not read. Beyond it, its processor is killed."""
+"""Maximum bytes queued for a nested client that does not read. Beyond this limit, the client's processor is killed."""
 _READS_PER_WAKEUP = 64
 
 
@@ -28,7 +28,7 @@ class _Channel:
     sender: Sender
     number: int
     is_stale: bool = False
-    """The scheduler restarted and the client has not acknowledged the Welcome, so its messages are outdated."""
+    """The scheduler has restarted, and the client has not acknowledged the Welcome yet. Its messages are outdated."""
 
 
 def relay_clients(agent: Agent) -> None:
@@ -60,11 +60,11 @@ class Relays:
             return False
         channel.sender.send([relay.body])
         if channel.sender.unsent_bytes > MAX_UNREAD_BYTES:
-            self._ban(channel, f"its client does not read, and more than {MAX_UNREAD_BYTES} bytes wait for it")
+            self._ban(channel, f"its client does not read, and more than {MAX_UNREAD_BYTES} bytes are queued for it")
         return True
 
     def restart(self, welcome: Welcome, is_restarted: bool) -> None:
-        """Make clients resend after a scheduler restart. Closes them if the scheduler only dropped this worker."""
+        """Make clients resend after a scheduler restart, or close them if the scheduler only dropped this worker."""
         if not is_restarted:
             self.close_all()
             return
@@ -84,11 +84,11 @@ class Relays:
         """Close all channels and mark their processors as worn, because a client cannot reopen its channel."""
         for client, channel in list(self._channels.items()):
             self.close(client)
-            text = "the scheduler has forgotten the client of its tasks"
+            text = "the scheduler has dropped the client of its tasks"
             self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.WORN, text))
 
     def _ban(self, channel: _Channel, text: str) -> None:
-        """Kill the processor rather than close its channel, which would look like an error of the task."""
+        """Kill the processor. Closing the channel instead would look like an error of the task."""
         self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.INVALID_DATAGRAM, text))
 
     def _read(self, client: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Clients inside tasks: the connector through the task's worker, and lending the slot of a waiting task."""
+"""Clients inside tasks: the connector through the task's worker, and the lending of a waiting task's slot."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from scaler.worker.processor.context import ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
-"""Lease of a client inside a task, seconds. A closed channel is never reopened."""
+"""Lease (seconds) of a client inside a task. A closed channel is never reopened."""
 POLL_SECONDS = 0.02
 IDLE_SHARE = 0.25
 """CPU share below which a process whose main thread sleeps counts as waiting."""
 BUSY_SHARE = 0.5
-"""CPU share above which a process counts as working again, as does a process starved of CPU."""
+"""CPU share above which a process counts as working again. A process starved of CPU does, too."""
 
 _lock = threading.RLock()
 _nested: dict[int, ClientLoop] = {}
@@ -50,7 +50,7 @@ def prepare() -> None:
 
 
 class NestedConnector:
-    """The connector of a client inside a task, through its worker's session. Belongs to the running loop."""
+    """The connector of a client inside a task, through its worker's session. Bound to the running loop."""
 
     passes_descriptors = False
 
@@ -117,8 +117,8 @@ class NestedConnector:
         self._on_events(events)
 
     def _restarted(self, welcome: m.Welcome) -> Welcomed:
-        """Acknowledge the restart of the scheduler, so that the worker drops earlier messages of this client."""
-        with contextlib.suppress(ClientClosedError):  # the next read reports it
+        """Acknowledge the scheduler's restart. The worker drops this client's messages until then."""
+        with contextlib.suppress(ClientClosedError):  # the next read reports the error
             self.send(m.Acknowledge())
         storage_address = welcome.object_storage_address or self._welcome.object_storage_address
         self._welcome = replace(self._welcome, object_storage_address=storage_address)
@@ -161,10 +161,9 @@ def watch(context: ProcessorContext) -> SlotWatch:
 
 
 class SlotWatch:
-    """Detects a task that waits for its own tasks without their futures, and lends its slot, so that they can run.
-
-    The task may wait for a lock or queue, or poll: it counts as waiting if it has unfinished tasks and hardly uses the
-    CPU. One watch per processor with clients; sleeps while the clients have nothing unfinished.
+    """Detects a task that waits for its own tasks by other means than their futures, such as a lock, a queue, or
+    polling. Lends the task's slot to let them run. A task counts as waiting if it has unfinished tasks and hardly uses
+    the CPU. One watch per processor with clients; sleeps while no client has unfinished tasks.
     """
 
     def __init__(self, slot: ProcessorContext) -> None:
@@ -173,7 +172,7 @@ class SlotWatch:
         self._submitted = threading.Event()
         self._resumed = threading.Event()
         slot.on_resume.append(self._resumed.set)
-        self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # of the main thread, which runs the tasks
+        self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # state of the main thread, which runs the tasks
         threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
 
     def submitted(self, has_unfinished: Callable[[], bool]) -> None:
@@ -193,7 +192,7 @@ class SlotWatch:
         while self._has_unfinished():
             time.sleep(POLL_SECONDS)
             self._resumed.clear()
-            if self._slot.is_waiting:  # a wait for a future, which already lends the slot
+            if self._slot.is_waiting:  # waiting for a future has already lent the slot
                 self._resumed.wait()
                 used, at = _cpu_seconds(), time.monotonic()
                 continue

@@ -1,4 +1,4 @@
-"""Profiles: where functions and long tasks spend their time, and how much memory functions take.
+"""Profiles: where functions and long tasks spend their time, and how much memory functions use.
 
 processor.py: samples -> agent.py: TasksProfiled -> core.py: merged per function -> Profiled, the answer to ReadProfile
 agent.py -> usage.py: memory per function -> WorkerHeartbeat -> core.py: merged -> columns of functions

@@ -1,4 +1,4 @@
-"""Forwards the samples of processors to the scheduler, and samples their memory."""
+"""Forwards processors' samples to the scheduler, and samples the processors' memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's method that returns a sampling profile."""
+"""`Client.profile`: returns a sampling profile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from scaler.paths import local_path
 from scaler.stack_profile import HotFrame, StackProfile, read_document
 
 FIRST_SAMPLES_SECONDS = 12.0
-"""Maximum wait for the first samples of a running task, seconds. A processor reports every 1 to 5 s."""
+"""Maximum wait (seconds) for the first samples of a running task. A processor reports every 1 to 5 s."""
 _POLL_SECONDS = 0.25
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProfile:
-    """Samples of the main thread during a task, or all tasks of a function. `of` is empty without samples."""
+    """Samples of the main thread during one task or all tasks of a function. `of` is empty without samples."""
 
     name: str
     of: str

@@ -26,7 +26,7 @@ MAX_TASKS = 256
 """Maximum number of tasks with their own profile."""
 MAX_LISTED = 200
 REPORTS_PER_SECOND = 100
-"""Average limit over MAX_SAVED_SECONDS. A report costs about 0.1 ms."""
+"""Maximum reports per second, averaged over MAX_SAVED_SECONDS. A report costs about 0.1 ms."""
 MAX_SAVED_SECONDS = 5.0
 MAX_NAME = 200
 
@@ -62,7 +62,7 @@ class Profiles(SchedulerPart):
         return ()
 
     def add(self, task: bytes, key: str, document: bytes, now: float) -> None:
-        """Merge a worker's report about a task, or about several tasks of its function. key: the owner's key."""
+        """Merge a worker's report about a task or several tasks of one function. key: the owner's key."""
         refill = max(0.0, now - self._refilled_at) * REPORTS_PER_SECOND
         self._left = min(self._left + refill, REPORTS_PER_SECOND * MAX_SAVED_SECONDS)
         self._refilled_at = now

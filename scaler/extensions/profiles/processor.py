@@ -22,19 +22,19 @@ from scaler.worker.processor.main import FRAMES_BELOW_TASK
 
 FIRST_REPORT_SECONDS = 1.0
 LAST_REPORT_SECONDS = 5.0
-"""First and longest pause between reports while tasks run. The pause doubles each time."""
+"""First and longest pause between reports while tasks run. The pause doubles after each report."""
 LONG_TASK_US = 2_000_000
 """Minimum duration of a task whose samples are reported separately from its function's."""
 ASLEEP_AFTER_SECONDS = 0.5
 """Idle time after which the thread sleeps until the next task."""
 LAST_WAIT_REPORT_SECONDS = 80.0
-"""Longest pause between reports of a task that waits for other tasks. A host may have a thousand of them."""
+"""Longest pause between reports of a task that waits for other tasks. A host may have a thousand such tasks."""
 MAX_WALKED = 500
 SWITCH_SECONDS = 0.0001
 """Switch interval while the task has a single thread. With Python's default of 5 ms, calls that release the GIL
 (such as reading a file) would be charged to the code before them."""
 NO_FRAME = "scaler (arguments and result)"
-"""Time in which no user function runs."""
+"""Label for time during which no user function runs."""
 
 _OWN_THREADS = 1
 _RawStack = tuple[tuple[CodeType, int], ...]
@@ -50,7 +50,7 @@ def sample_tasks(context: ProcessorContext, send: Callable[[Note], None]) -> Non
 
 
 class Sampler:
-    """Samples the thread that has created this object, in a thread that is invisible in `threading`."""
+    """Samples the thread that created this object, from a thread that is invisible to `threading`."""
 
     def __init__(self, context: ProcessorContext, send: Callable[[Note], None]) -> None:
         self._interval_seconds = context.config.profile_interval_seconds
@@ -66,7 +66,7 @@ class Sampler:
         self._function = ""
         self._of_task: _Counts = {}
         self._is_long = False
-        """Some samples of this task were reported separately, so the remaining ones are as well."""
+        """Some samples of this task were reported separately, so the remaining samples are, too."""
         self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
 
     def run(self) -> None:
@@ -131,7 +131,7 @@ class Sampler:
                 break
             stack.append((code, current.f_lineno or 0))
             current = current.f_back
-        del frame, current  # they keep the task's variables alive
+        del frame, current  # the frames keep the task's variables alive
         if task != self._task:
             self._leave_task()
             self._task, self._function = task, function

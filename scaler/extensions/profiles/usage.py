@@ -1,7 +1,7 @@
 """Memory use of each function's tasks in an agent's processors. Pure.
 
-A rise of a processor's peak counts for a function if tasks of no other function ran there at the time. Without such a
-rise, the function's memory is unknown, because a processor keeps memory left by earlier tasks. A sample counts for the
+A rise of a processor's peak is charged to a function if no other function's tasks ran there at the time. Without such a
+rise, the function's memory is unknown, because a processor retains memory of earlier tasks. A sample counts for the
 running function, or else for the only function finished since the last sample, unless it exceeds the function's peak.
 """
 
@@ -84,7 +84,7 @@ class MemoryUsage:
         memory = self._memory_of(owner)
         if is_alone and sample.peak_bytes > self._peaks.get(number, 0):
             memory.peak_bytes = max(memory.peak_bytes, sample.peak_bytes)
-        if sample.rss_bytes <= memory.peak_bytes:  # anything above was left by other functions
+        if sample.rss_bytes <= memory.peak_bytes:  # the excess is memory of other functions
             memory.add(1, sample.rss_bytes, 0)
 
     def _memory_of(self, function: str) -> MemorySamples:

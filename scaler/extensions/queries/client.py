@@ -24,7 +24,7 @@ MAX_ROWS = 1_000
 """Maximum number of rows of `objects`."""
 MAX_NAMED = 3
 FIRST = 2**31 - 1
-"""Priority of the tasks of `run`, ahead of all queued tasks."""
+"""Priority of `run` tasks, ahead of all queued tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Queries(TaskCalls):
             future: a future, or the reference of a sent object.
 
         Returns:
-            A row for each host. The list is empty for an unfinished or failed task, and for a small value, which
-            travels in messages.
+            A row for each host. Empty for an unfinished or failed task, and for a small value, which is sent in
+            messages.
 
         Raises:
             UsageError: The argument is neither a future nor a reference.
@@ -85,7 +85,7 @@ class Queries(TaskCalls):
         self._check_open()
         identifier = getattr(future, "_reference_id", None)
         if not isinstance(identifier, bytes):
-            raise UsageError(f"{future!r} is neither a future nor an object that send_object returned")
+            raise UsageError(f"{future!r} is neither a future nor a reference returned by send_object")
         return [Holder(host, each.size_bytes) for each in _large_objects(self, [identifier], 1) for host in each.hosts]
 
     def objects(self, limit: int = 100) -> list[LargeObject]:
@@ -147,11 +147,11 @@ class Queries(TaskCalls):
         return ask(self, queries.tasks, name, state, tag)
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
-        """Cancel unfinished tasks with a name or a tag: this client's, or all of its durable session.
+        """Cancel unfinished tasks of this client, or of its durable session, by name or tag.
 
         Args:
             name: name of the tasks.
-            tag: one of the `tags` of the tasks, or their `tag` of `submit_verbose`.
+            tag: one of the tasks' `tags`, or their `tag` in `submit_verbose`.
 
         Returns:
             The number of cancelled tasks.
@@ -191,7 +191,7 @@ class Queries(TaskCalls):
             kwargs: keyword arguments of the function.
 
         Returns:
-            A value or an exception for each worker, by its id. For a late worker, the value is a TimeoutError.
+            A value or an exception for each worker, by its id. A late worker's value is a TimeoutError.
 
         Raises:
             UsageError: A worker is not connected.
@@ -216,7 +216,7 @@ class Queries(TaskCalls):
         return {worker: _outcome(future, future in late) for worker, future in futures.items()}
 
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
-        """Stop workers. Their managers start new ones if they are needed.
+        """Stop workers. Their managers start new workers if needed.
 
         Args:
             workers: ids of the workers, as in `cluster().workers`. Default: all.

@@ -1,8 +1,8 @@
-"""Resources: memory, GPUs, CPUs, and limits of the cluster that tasks occupy, and their reservations for large tasks.
+"""Resources that tasks occupy (memory, GPUs, CPUs, and cluster limits), and their reservation for large tasks.
 
-placement of the core -> core.py: reservations -> stocks.py: amounts per worker
+core placement -> core.py: reservations -> stocks.py: amounts per worker
                          cluster_limits.py: limits -> the table `limits`
-memory of processors -> memory.py -> limits.py: processors to kill
+processors' memory -> memory.py -> limits.py: processors to kill
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LimitSettings(SettingsModel):
 
 
 class LimitRow(NamedTuple):
-    """A limit of the cluster, and its use."""
+    """A cluster limit and its use."""
 
     limit: Annotated[str, Column("Limit")] = ""
     used: Annotated[float, Column("Used")] = 0.0

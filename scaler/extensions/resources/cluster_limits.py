@@ -1,7 +1,5 @@
-"""Limits of the cluster: how much of a resource, such as a database or licenses, tasks on all workers may use at once.
-Pure.
-
-A limit is a `LimitStock` among each worker's claims, so it is claimed and released with the worker's tasks.
+"""Cluster limits: how much of a resource, such as a database or licenses, tasks on all workers may use at once. Pure. A
+limit is a `LimitStock` in each worker's claims, so it is claimed and released with the worker's tasks.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ MAX_NAMED = 3
 
 
 class Limits(SchedulerPart, ResourceRules):
-    """Counts the amounts that tasks use of each limit. All limits are closed until workers have had time to report
-    tasks from an earlier scheduler."""
+    """Counts how much of each limit tasks use. All limits are closed until workers have had time to report tasks from
+    an earlier scheduler."""
 
     def __init__(self, config: LimitSettings | None = None) -> None:
         given = {LIMIT + name: amount for name, amount in config.limits.items()} if config is not None else {}
@@ -69,7 +67,7 @@ class Limits(SchedulerPart, ResourceRules):
         return min([size * stock.room(size * amount, queue) for stock, amount in used], default=super().room(queue))
 
     def within_limits(self, wanted: Callable[[Group], int]) -> Callable[[Group], int]:
-        """All groups share the free amounts. Each kind of needs gets one task, because other kinds may never run."""
+        """Divide free amounts among all groups. Each requirement gets one task, because the others may never run."""
         left = {name: max(0, stock.free) for name, stock in self.limits.items()}
         free, met = left.copy(), set[Needs]()
 
@@ -110,7 +108,7 @@ class Limits(SchedulerPart, ResourceRules):
             for name, amount in task.needs.claims:
                 if name in self.limits and self.limits[name].total - used[name] < amount:
                     return (
-                        f"it is nested in a task of {called(outer.group.spec.name)}, which keeps its part of limit "
+                        f"it is nested in a task of {called(outer.group.spec.name)}, which holds its part of limit "
                         f"{name.removeprefix(LIMIT)} while it waits: use the limit only in nested tasks, or raise it"
                     )
         return ""

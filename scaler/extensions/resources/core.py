@@ -1,4 +1,4 @@
-"""The scheduler part: resources that tasks occupy, and their reservation for large tasks. Pure."""
+"""The scheduler part: counts resources that tasks occupy, and reserves them for large tasks. Pure."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class Reservation(NamedTuple):
     stocks: list[Stock]
     until: float
     is_partial: bool
-    """The reservation covers only limits, because they or the key's maximum had no room."""
+    """The reservation covers only cluster limits, because these or the key's maximum had no room."""
 
 
 @dataclass(slots=True)
 class Shortage:
-    """since: when the first task of a queue first found no capacity. seconds: duration of its reservation."""
+    """since: when a queue's first task first found no capacity. seconds: duration of the queue's next reservation."""
 
     since: float
     seconds: float = FIRST_SECONDS
 
 
 class Counted(Limits):
-    """Counts resources, and reserves capacity for large tasks, so that a stream of smaller tasks cannot starve them.
+    """Counts resources, and reserves capacity for large tasks. A stream of smaller tasks cannot starve them.
 
     If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, or for its usual duration, the queue
-    reserves room on one worker, which no task of the same or a lower rank may use. A reservation ends when a task of
-    the queue is placed, or at a time limit, because reserved capacity is idle. The limit doubles each time, until it
-    exceeds the duration of any task in the way. Between reservations, other tasks get as much time. A queue that waits
-    for a limit of the cluster, or for room in its key's maximum, reserves no other resources. If it waits only for a
-    slot, it reserves one at once, because its tasks are not prefetched.
+    reserves room on one worker. No task of the same or a lower rank may use this room. A reservation ends when a task
+    of the queue is placed or at a time limit, because reserved capacity is idle. The limit doubles each time, until it
+    exceeds the duration of any task in the way. Between reservations, other tasks have as much time. A queue that waits
+    for a cluster limit or for its key's maximum reserves no other resources. A queue that waits only for a slot
+    reserves a slot at once, because its tasks are not prefetched.
 
     Invariant: a worker or stock is reserved exactly for the queues in `reservations`, and a queue has at most one.
     """
@@ -87,8 +87,8 @@ class Counted(Limits):
         return is_due and len(self.reservations) < MAX_QUEUES
 
     def _is_short(self, queue: ReadyQueue) -> bool:
-        """Return whether there is no room for the first task in a limit, or in its key's maximum. A gang reserves no
-        more here."""
+        """Return whether a cluster limit or the key's maximum has no room for the first task. For a gang, only these
+        are reserved here."""
         first = queue.first()
         return (
             bool(queue.needs.gang)
@@ -130,7 +130,7 @@ class Counted(Limits):
                 self._short.pop(queue, None)
             elif now >= until or not worker.is_willing:
                 self._release(queue)
-                # Other tasks get as much time as the reservation lasted.
+                # Other tasks have as much time as the reservation lasted.
                 short = self._short[queue]
                 short.since = now + short.seconds - _patience(queue)
                 short.seconds *= 2
@@ -171,7 +171,7 @@ class Counted(Limits):
                 f"it waits for {amount_text(CPUS, needs.cpus)}; "
                 f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
             )
-        return "it waits until everything that it needs is free on one worker at once"
+        return "it waits until one worker has all needed resources free at once"
 
 
 def _patience(queue: ReadyQueue) -> float:

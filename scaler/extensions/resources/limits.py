@@ -1,8 +1,7 @@
-"""Memory limits: decides which processors to kill and when to measure next. Pure.
-
-Counts private memory: anonymous pages, resident or swapped out, of a processor and all its descendants. Shared memory
-is not counted, because stored objects outlive the processors that map them. A cgroup limit would charge shared memory
-to its first writer and kill a processor for the results of earlier tasks.
+"""Memory limits: decides which processors to kill and when to measure next. Pure. Counts private memory: anonymous
+pages (resident or swapped out) of a processor and all its descendants. Shared memory is not counted, because stored
+objects outlive the processors that map them. A cgroup limit would charge shared memory to its first writer and kill a
+processor for the results of earlier tasks.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Outcome
 
 GROWTH_BYTES_PER_SECOND = 4 * 1024**3
-"""Assumed maximum growth. Sets the interval until the next measurement near a limit."""
+"""Assumed maximum growth rate, which determines the interval between measurements near a limit."""
 MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.25
 CONTAINER_RESERVE_SHARE = 8
 MAX_CONTAINER_RESERVE_BYTES = 256 * 1024**2
-"""Maximum reserve of a container, used if memory_limit_bytes is not set. Prevents kills by the kernel."""
+"""Maximum reserve of a container if memory_limit_bytes is not set. Prevents kills by the kernel."""
 
 
 class ContainerMemory(NamedTuple):
@@ -42,7 +41,7 @@ class ContainerMemory(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """Reason to kill a processor and the outcome of its task. peak_bytes: peak memory of this processor."""
+    """Reason to kill a processor, and the resulting outcome of its task. peak_bytes: the processor's peak memory."""
 
     outcome: Outcome
     text: str

@@ -47,11 +47,10 @@ def limit_memory(agent: Agent) -> None:
 
 
 class MemoryWatch:
-    """Measures periodically and reports processors above a limit. Does nothing without a limit.
-
-    In a cgroup with a limit, reports only if the largest process is a processor of this worker, and not while usage
-    falls, since an exiting process takes a while to free its memory. The kernel's cheap counters count shared pages
-    twice. If they exceed a limit, exact shares are read, for which the kernel visits all pages.
+    """Measures periodically and reports processors above a limit. Does nothing without a limit. In a cgroup with a
+    limit, reports only if the largest process is a processor of this worker, and not while usage falls, since an
+    exiting process takes a while to free its memory. The kernel's cheap counters count shared pages repeatedly. If
+    these counters exceed a limit, exact shares are read, which makes the kernel visit all pages.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class MemoryWatch:
         whole = ContainerMemory(cgroup.limit_bytes, used)
         if whole.is_exceeded(0) and used >= before:
             pids = self._pids()
-            # Exact shares would take too long here.
+            # Reading exact shares would take too long here.
             usage = {number: min(used, counted_bytes(pid)) for number, pid in pids.items()}
             others = cgroup.pids().difference(*map(_with_descendants, pids.values()))
             if max(usage.values(), default=0) > max(map(_private_bytes, others), default=0):
@@ -113,7 +112,7 @@ class KernelKills:
         files = (folder / "memory.events" for folder in cgroups("memory"))
         self._path = next(filter(Path.exists, files), Path("/proc/vmstat"))
         self._before = self._last = self._count()
-        """OOM kill counts of the last two readings: an exit may be noticed after the reading that counts its kill."""
+        """OOM kill counts at the last two readings: an exit may be noticed after the reading that includes its kill."""
         self._timer = loop.call_later(READ_KILLS_SECONDS, self._read)
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Counted resources: memory, GPUs, other capabilities, and limits that tasks occupy while assigned. Pure.
+"""Counted resources that assigned tasks occupy: memory, GPUs, other capabilities, and cluster limits. Pure.
 
-A `Stock` is one resource of one worker, the memory of a host that its workers share, or a limit of the cluster. Amounts
-are integers, in thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller
-tasks cannot starve a larger one.
+A `Stock` is one resource of one worker, the memory shared by a host's workers, or a cluster limit. Amounts are
+integers, in thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue; otherwise, a stream of smaller
+tasks could starve a larger one.
 
-Invariant: `used` is the sum of the claims of the tasks here, and never more than `total`.
+Invariant: `used` is the sum of the tasks' claims, and never exceeds `total`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.resources import Claims, offers_of
 
 MAX_GPUS = 256
-"""GPUs counted per worker, because an index is one byte."""
+"""Maximum GPUs per worker, because an index is one byte."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Stock:
         return max(0, self.total - self.used) // amount
 
     def room(self, amount: int, queue: ReadyQueue | None) -> int:
-        """Return how many tasks in a queue can get this amount, excluding reservations for other queues."""
+        """Return how many tasks of a queue can claim this amount. Amounts reserved for other queues are excluded."""
         return 0 if self.is_kept_from(queue) else self.count(amount)
 
     def is_kept_from(self, queue: ReadyQueue | None) -> bool:
@@ -59,7 +59,7 @@ class Stock:
 
 @dataclass(slots=True, eq=False)
 class GpuStock(Stock):
-    """GPUs, device by device. A task takes whole devices, or a part of a device that tasks share."""
+    """GPUs, device by device. A task claims whole devices, or a part of a shared device."""
 
     left: list[int] = field(init=False)
 
@@ -74,7 +74,7 @@ class GpuStock(Stock):
         return self.left.count(UNITS_PER_ONE) // -(-amount // UNITS_PER_ONE)
 
     def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Claim the fullest device with capacity for a part, or the first free devices."""
+        """Claim a part of the fullest device with enough capacity, or the first free devices."""
         if reported is not None:
             devices = tuple(index for index in reported if index < len(self.left))
         elif amount < UNITS_PER_ONE:
@@ -98,7 +98,7 @@ class GpuStock(Stock):
 
 @dataclass(slots=True, eq=False)
 class LimitStock(Stock):
-    """A limit of the cluster. A reservation covers one task or gang of its queue. is_open: tasks may start."""
+    """A cluster limit. A reservation covers one task or gang of its queue. is_open: whether tasks may start."""
 
     name: str = ""
     is_open: bool = False
@@ -113,8 +113,8 @@ class LimitStock(Stock):
 
 @dataclass(slots=True, eq=False)
 class CountedClaims(Claims):
-    """stocks: finite amounts that the worker offers, and limits. shared_memory: memory shared with other workers of the
-    host, or None. limits: the cluster's limits."""
+    """stocks: finite amounts that the worker offers, and cluster limits. shared_memory: memory shared with other
+    workers of the host, or None. limits: the cluster's limits."""
 
     shared_memory: Stock | None
     limits: Mapping[str, LimitStock]

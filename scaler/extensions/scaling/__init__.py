@@ -1,7 +1,7 @@
 """Scaling: decides how many units each worker manager should have.
 
 core -> elastic.py: demand.py, units.py -> AskPolicy -> policy.py -> PolicyAnswered -> Desired, Drain
-                  -> late_workers.py: limits of workers whose tasks begin late
+                  -> late_workers.py: limits for workers with late task starts
 """
 
 from scaler.plugins import Extension

@@ -1,4 +1,4 @@
-"""Demand for tasks, as the scaling policy sees it. Pure."""
+"""Task demand, as the scaling policy sees it. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import BUCKETS, Function, Group, Timing, Worker
 
 MOST_TASKS = 100_000
-"""Tasks in `TaskTimes` after which all counts are halved."""
+"""Number of tasks in `TaskTimes` that halves all counts."""
 
 
 @dataclass(slots=True, eq=False)
 class TaskTimes:
-    """Durations of all tasks in the cluster, assumed for functions that have not run yet."""
+    """Histogram of all task durations in the cluster, the assumption for functions that have not run yet."""
 
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
 
@@ -54,12 +54,12 @@ class _Ended(NamedTuple):
 
 
 class DemandMeter:
-    """Measures demand from one view of the policy to the next."""
+    """Measures demand between two views of the policy."""
 
     def __init__(self) -> None:
         self.task_times = TaskTimes()
         self._ended: dict[Function, _Ended] = {}
-        """Ended tasks at the last measurement."""
+        """Number of ended tasks at the last measurement."""
 
     def measure(self, state: ClusterState, late: LateWorkers, seconds: float, now: float) -> tuple[Demand, ...]:
         """Return the demand for each function. seconds: time since the last view; 0: no earlier view."""
@@ -143,7 +143,7 @@ def _running(workers: Iterable[Worker], now: float) -> _Running:
         begun = min(worker.busy, worker.slots)
         started += begun + len(worker.blocked)
         if begun > 0:
-            # The oldest task stands for all running tasks of the worker.
+            # The oldest task represents all running tasks of the worker.
             first = next(task for task in worker.tasks.values() if task.id not in worker.blocked)
             elapsed.setdefault(first.group.function, []).append((max(0.0, now - worker.progress.at), begun))
     return _Running(started / assigned if assigned else 1.0, elapsed)
@@ -155,8 +155,8 @@ def forecast(
     """Return task_seconds, longest_seconds, and running_seconds of a function, as in `Demand`.
 
     elapsed: pairs of run time (seconds) and number of running tasks with that time. recent: mean of recently ended
-    tasks, used if no timing was measured. Tasks running for more than twice the mean count as if ended, because short
-    tasks of a mixture end first.
+    tasks, used if no timing was measured. Tasks running for more than twice the mean count as ended, because in a
+    mixture, short tasks end first.
     """
     longest = max((seconds for seconds, _ in elapsed), default=0.0)
     timing = max((each for each in timings if each.measured), default=None, key=attrgetter("seconds"))

@@ -1,11 +1,11 @@
-"""Elasticity: shows the cluster to the scaling policy, and turns its answer into Desired and Drain messages.
+"""Elasticity: shows the cluster to the scaling policy and converts the answer to Desired and Drain messages.
 
-Only the scheduler knows which units have work, so only the scheduler names units to stop: units whose worker has not
-joined, which get no work if it joins later, or units whose worker is drained and empty. `Desired.drained` lists them,
-so that scaling down neither loses nor repeats work. A manager stops other units only after ten minutes of surplus.
+Only the scheduler knows which units have work, so it chooses the units to stop: units with a drained and empty worker,
+or units without a worker (if their worker joins later, it gets no work). `Desired.drained` lists these units. Scaling
+down therefore neither loses nor repeats work. A manager stops other units only after ten minutes of surplus.
 
-A command queries the policy, and its answer is an input. A slow policy therefore stalls nothing, and its last answer
-stays in force.
+A command queries the policy, and the answer arrives as an input. A slow policy therefore stalls nothing, and its last
+answer remains in effect.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from scaler.scheduler.core.state import ManagerRecord, Worker
 
 PLAN_SECONDS = 0.5
 QUICK_PLAN_SECONDS = 0.1
-"""Minimum seconds between two plans if tasks arrive for which no worker has capacity."""
+"""Minimum seconds between two plans while tasks arrive that no worker has capacity for."""
 SLOW_POLICY_SECONDS = 1.0
 """Seconds without an answer after which the policy is reported as slow."""
 REPORT_AGAIN_SECONDS = 60.0
 RETURN_SECONDS = 3.0
-"""Seconds without scaling down after a restart, because units reconnect one by one and may have earlier work."""
+"""Seconds after a restart without scaling down, because units reconnect one by one and may have earlier work."""
 ORPHANS_SECONDS = 5.0
 """Seconds between checks for orphaned workers while no manager is connected."""
 
@@ -49,12 +49,12 @@ class Elastic(Scaling):
         self.demand = DemandMeter()
         self._planned_at = self._began_at = 0.0
         self._view: ClusterView | None = None
-        """Last view shown to the policy; None while it has received no view with managers."""
+        """Last view shown to the policy; None before the first view with managers."""
         self._asked_at: float | None = None
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._away_since: dict[str, float] = {}
-        """Managers that are away, although their workers are connected."""
+        """Disconnected managers with connected workers."""
 
     def bound(self, state: ClusterState, placement: Placement, outbox: Outbox) -> None:
         self._state, self._placement, self._outbox = state, placement, outbox
@@ -157,7 +157,7 @@ class Elastic(Scaling):
             self._apply()
             return
         self._drain_orphans(now)
-        # After the last manager has left, ask once more, so that the policy drops its state. Otherwise a manager that
+        # After the last manager has left, ask once more to make the policy drop its state. Otherwise, a manager that
         # returns soon would get its former units back, with or without work.
         if self.managers or self._view is not None:
             seconds = now - self._view.now if self._view is not None else 0.0
@@ -173,7 +173,7 @@ class Elastic(Scaling):
             self.next_at = now + ORPHANS_SECONDS if self._state.workers else math.inf
 
     def _drain_orphans(self, now: float) -> None:
-        """Drain workers without a manager and without work for their `death_timeout_seconds`. O(workers)."""
+        """Drain workers that had neither a manager nor work for their `death_timeout_seconds`. O(workers)."""
         before, self._away_since = self._away_since, {}
         for worker in self._state.workers.values():
             manager_id, seconds = worker.details.manager_id, worker.details.death_timeout_seconds
@@ -234,7 +234,7 @@ class Elastic(Scaling):
             self._outbox.send(manager.id, desired)
 
     def _decide(self, manager: ManagerUnits, wanted: Wanted) -> None:
-        """Publish a decision if the number of units or the trouble changed, ignoring numbers in the reason."""
+        """Publish a decision if the number of units changed, or whether the manager can start units."""
         before = manager.decision
         was_in_trouble = before is not None and bool(before.inputs["trouble"])
         if before is not None and before.units == wanted.units and was_in_trouble == bool(manager.trouble):
@@ -254,7 +254,7 @@ class Elastic(Scaling):
 
 
 class ScalingPart(SchedulerPart):
-    """Adds to the rows of managers."""
+    """Columns added to the rows of managers."""
 
     def __init__(self, _config: object = None) -> None: ...
 
@@ -271,7 +271,7 @@ def _inputs(manager: ManagerView, rows: Collection[Demand]) -> dict[str, Any]:
     """Return the inputs of a decision about one manager. rows: demand that the manager's workers can run.
 
     unmeasured: tasks of functions without an ended task. backlog_seconds: time of the measured tasks on one slot, with
-    running ones counted half.
+    running tasks counted half.
     """
     return {
         "queued": sum(row.queued for row in rows),

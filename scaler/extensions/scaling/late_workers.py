@@ -1,8 +1,7 @@
-"""Late workers: workers whose tasks run elsewhere and begin after a delay.
-
-After each answer of the policy, a plan sets each late worker's limit, so placement needs no special case. Without a
-plan a late worker gets no tasks. A plan is used up by dispatched tasks, not by ended ones; otherwise a free slot would
-take a task that other workers would finish sooner.
+"""Late workers: workers whose tasks run elsewhere and start after a delay. After each policy answer, a plan limits each
+late worker, so placement needs no special case. Without a plan, a late worker gets no tasks. Dispatched tasks use up a
+plan, and completed tasks do not restore it; otherwise, a free slot would take a task that other workers would finish
+sooner.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ class LateWorkers:
         self._placement = placement
         self._spending = spending
         self.until: dict[Worker, int] = {}
-        """Value of `sent` up to which each late worker may get tasks."""
+        """Value of `sent` at which each late worker stops getting tasks."""
 
     def is_planned(self, is_late: bool, charges_tasks: bool) -> bool:
-        """Return whether tasks of a manager's workers are planned: they begin late, or each costs limited money."""
+        """Return whether a manager's tasks are planned: they start late, or each is charged to a limited budget."""
         return is_late or (charges_tasks and self._spending.is_limited)
 
     def note(self, worker: Worker, *, is_late: bool) -> None:
@@ -52,10 +51,10 @@ class LateWorkers:
             self._placement.update(worker)
 
     def plan(self, view: ClusterView | None, wanted: Mapping[str, Wanted]) -> None:
-        """Plan which queued tasks of a view late workers get. wanted: the policy's answer to the view."""
+        """Plan how many of a view's queued tasks each late worker gets. wanted: the policy's answer to the view."""
         managers = {} if view is None else {each.manager_id: each for each in view.managers}
         for worker in list(self.until):
-            # A worker without its manager is treated as a normal worker, so that it does not starve.
+            # A worker without its manager is treated as a normal worker; otherwise, it would starve.
             manager = managers.get(worker.details.manager_id)
             self.note(worker, is_late=manager is not None and self.is_planned(manager.is_late, manager.charges_tasks))
         if view is None or not self.until:

@@ -1,4 +1,4 @@
-"""Queries the scaling policy, which may be a user's."""
+"""Queries the scaling policy, either built in or from the user."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scaler.scheduler.core.commands import Input, PolicyAnswered
 
 
 class PolicyCalls:
-    """Asks a policy. A user's policy runs in a daemon thread, because it may take seconds, or forever."""
+    """Queries a policy. A user's policy runs in a daemon thread, because it may take seconds or never return."""
 
     def __init__(self, config: SchedulerConfig, step: Callable[[Sequence[Input]], None]) -> None:
-        """step: steps the scheduler's core. Raises UsageError if the policy is unknown or its content is invalid."""
+        """step: passes inputs to the core. Raises UsageError if the policy is unknown or its content is invalid."""
         policy = load_policy(config.policy_engine_type, config.policy_content)
         self.allocation = policy.allocation
         self._policy = GuardedPolicy(policy)

@@ -1,4 +1,4 @@
-"""The units of one worker manager: reported, connected, and wanted; the interface to their costs. Pure."""
+"""Units of one worker manager (reported, connected, and wanted), and the interface to their costs. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STARTUP_WEIGHT = 0.3
 MAX_UNITS_NAMED = 1000
 """Maximum units per field of one Desired. Later messages list the remaining units."""
 MIN_LEFT_SECONDS = 30.0
-"""Minimum seconds between draining a worker and the end of its unit."""
+"""Minimum seconds between the start of a worker's drain and the end of its unit."""
 END_TOLERANCE_SECONDS = 5.0
-"""A unit that ends this close to its time limit counts as having reached the limit, because both times are known only
-per heartbeat."""
+"""A unit that ends this close (seconds) to its time limit counts as having reached the limit, because both times are
+known only to the heartbeat."""
 LONGEST_TASKS = 2.0
 """Time before a unit's end at which its worker drains, as a multiple of the longest mean duration among suitable
 tasks."""
@@ -32,7 +32,7 @@ ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """End of a unit as set by its service, when the end became known, and the unit's total time limit."""
+    """End that a service has set for a unit, when the end became known, and the unit's total time limit."""
 
     ends_at: float
     seen_at: float
@@ -40,14 +40,14 @@ class UnitEnd:
 
 
 class UnitEnds(dict[str, UnitEnd]):
-    """Ends of units, set by services, such as time limits of jobs.
+    """Ends that services have set for units, such as time limits of jobs.
 
-    A worker is drained early enough for its tasks to end before its unit, by measured task times, but not before half
-    of the unit's time has passed.
+    A worker drains early enough, by measured task times, for its tasks to end before its unit. It does not drain in the
+    first half of the unit's time.
     """
 
     def report(self, units: Iterable[UnitStatus], queued: Mapping[str, float], now: float) -> None:
-        """Replace the ends with the reported ends. queued: queueing times, which limits exclude."""
+        """Replace all ends with reported ends. queued: queueing times, which do not count toward limits."""
         before = self.copy()
         self.clear()
         for unit in units:
@@ -85,14 +85,14 @@ class ManagerUnits(ManagerRecord):
     """The policy's last answer for the manager; None before the first answer, or if the policy does not control the
     manager."""
     wanted_for_tasks: bool = False
-    """The policy's last view had queued tasks that fit the manager."""
+    """Whether the policy's last view had queued tasks that fit the manager."""
     limited: str = ""
     """Why the spend limit prevents more units, or empty."""
     decision: ScalingDecided | None = None
     startup_seconds: float | None = None
     """Moving average of the time from a unit's start until its worker connects, excluding queue time."""
     measured_dispatch_seconds: float = 0.0
-    """Delay before dispatched tasks begin, as last measured by its workers; 0: not measured."""
+    """Delay before dispatched tasks start, as last measured by the manager's workers; 0: not measured."""
     queue_seconds: float | None = None
     """Moving average of the queueing time; None until a unit has left a queue."""
     queued: dict[str, float] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class ManagerUnits(ManagerRecord):
     """Connected workers by unit."""
     ends: UnitEnds = field(default_factory=UnitEnds)
     joined: set[str] = field(default_factory=set)
-    """Units whose worker has joined, but which have not been reported to the manager."""
+    """Units with a joined worker that has not been reported to the manager."""
     connected: set[str] = field(default_factory=set)
     """Units with a connected worker, as of the last Desired."""
     left: set[str] = field(default_factory=set)
-    """Units whose worker joined and left, but which the manager still lists; not pending."""
+    """Units with a departed worker that the manager still lists. They do not count as pending."""
     unwanted: set[str] = field(default_factory=set)
     """Units to stop because their worker never joined or was given up. If the worker joins later, it gets no tasks."""
 
@@ -160,7 +160,7 @@ class ManagerUnits(ManagerRecord):
         self.offers = Offers(self.offers.items, worker.offers.implied)
 
     def measure(self, worker: Worker, now: float) -> None:
-        """Measure the start-up time of a worker that has just joined."""
+        """Measure a newly joined worker's start-up time."""
         unit = next((each for each in self.reported if each.unit_id == worker.details.unit_id), None)
         if unit is None or worker.reports.is_awaited:
             return
@@ -179,10 +179,9 @@ class ManagerUnits(ManagerRecord):
     # -- decisions
 
     def surplus(self, units: int) -> tuple[list[str], list[Worker]]:
-        """Return the pending units and the workers to give up, so that this many units stay.
-
-        Youngest pending units first, then workers with the fewest tasks, longest idle first. The longest queued units
-        stay queued unless the spend limit allows no unit.
+        """Return the pending units and the workers to give up to leave this many units. Youngest pending units first,
+        then workers with the fewest tasks, longest idle first. The longest queued units remain queued unless the spend
+        limit allows no unit.
         """
         most = 0 if self.limited and not units else self.details.backlog
         waiting = [unit for unit in self.pending if unit.state is UnitState.WAITING] if most else []
@@ -195,8 +194,8 @@ class ManagerUnits(ManagerRecord):
         return [unit.unit_id for unit in pending[:count]], staying[: max(0, count - len(pending))]
 
     def desire(self, wanted: Wanted) -> Desired | None:
-        """Return a message with changes for the manager, or None."""
-        # A leaving agent ends its unit itself. Listing the unit would make a failure look like a requested stop.
+        """Return a message with the manager's changes, or None."""
+        # A departing agent ends its unit itself. Listing the unit would make a failure look like a requested stop.
         draining = {
             unit: not (worker.tasks or worker.is_leaving) for unit, worker in self.running.items() if worker.draining
         }
@@ -249,7 +248,7 @@ class ManagerUnits(ManagerRecord):
             queue_seconds=self.queue_seconds,
             dispatch_seconds=self.dispatch_seconds,
             trouble=self.trouble,
-            # The paid time in a heartbeat does not include tasks that left the worker since then.
+            # A heartbeat's paid time excludes tasks that have left the worker since.
             tasks=sum(each.busy + max(0, each.sent - len(each.tasks) - each.reports.ended) for each in charged),
             tasks_begun=sum(each.paid_tasks for worker in charged if (each := worker.reports.heartbeat) is not None),
         )
@@ -260,7 +259,7 @@ def _averaged(average: float | None, seconds: float) -> float:
 
 
 class Spending:
-    """Default, without costs or limits. An extension may replace it."""
+    """Default spending: no costs and no limits. An extension may replace this object."""
 
     is_limited = False
 

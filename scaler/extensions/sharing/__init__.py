@@ -1,6 +1,6 @@
-"""Sharing: free slots go to the key, and within it to the client, with the least recent use.
+"""Sharing: free slots go to the key with the least recent use, and to the client with the least use of that key.
 
-changes of the core -> use.py: slot-seconds by key and owner -> order.py: whose turn it is -> ready queues, placement
+core changes -> use.py: slot-seconds by key and owner -> order.py: turns -> ready queues, placement
 """
 
 from scaler.plugins import Extension, FoundTable
@@ -14,7 +14,7 @@ EXTENSION = Extension(
             "Shares of the slots",
             "scaler.extensions.sharing.rows:ShareRow",
             most=2_000,
-            parameter=("search", "Text to search for in the group's, key's, or client's name."),
+            parameter=("search", "Text to search for in the names of groups, keys, and clients."),
             page="clients",
             key="s",
         ),

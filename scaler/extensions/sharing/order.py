@@ -1,4 +1,4 @@
-"""Order by use: first the key with the lowest standing, then its client with the lowest standing. Pure."""
+"""Order by use: the key with the lowest standing first, and within a key, the client with the lowest standing. Pure."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ from scaler.scheduler.core.state import Assigned, ClientRecord, Group, Task, Wor
 from scaler.security.keys import NO_SHARE, Entry, Share
 
 UPDATE_SECONDS = 0.005
-"""Seconds between two updates of the standings. In between, each task sent raises its owner's standing."""
+"""Seconds between two updates of all standings. In between, each dispatched task raises its owner's standing."""
 FORGET_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 0.01
 COST_SECONDS = 5.0
-"""Interval between divisions of the units' costs among the clients that used slots."""
+"""Interval (seconds) at which unit costs are divided among the clients that used slots."""
 GROUP = "group "
-"""Prefix of groups' names. No key's name begins with this prefix."""
+"""Prefix of group names. No key has a name with this prefix."""
 UNNAMED = (LOCAL.key, ANYONE.key)
 """Pseudo-keys for peers without keys."""
 FULL = (math.inf,)
 MAX_COMPARED = 2048
-"""Maximum tasks on workers that are compared at a time, for recalls."""
+"""Maximum number of tasks on workers compared per search for recalls."""
 
 
 class FairTurns(SchedulerPart, Turns):
-    """Orders keys and clients by use. The core calls it for each turn, so that an exception ends the scheduler."""
+    """Orders keys and clients by use. The core calls it for each turn, so an exception ends the scheduler."""
 
     changes = (TasksEnded, TasksStarted, TaskBlocked, TaskRetried, ClientLeft, KeysRead)
     refusal = ""
 
     def __init__(self, _settings: Any = None) -> None:
         self._users: dict[str | bytes, User] = {}
-        """Users by key and by owner's id."""
+        """Users by key name or owner id."""
         self._contenders: defaultdict[tuple[bytes, int], int] = defaultdict(int)
-        """Live groups by owner and priority."""
+        """Number of live groups by owner and priority."""
         self._running: dict[bytes, LongTask] = {}
         self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]], int]] = {}
-        """Standings in a level, by its `id`."""
+        """Heaps of standings by `id` of the level."""
         self._shares: dict[str, Share] = {}
         """Shares by key, and by group with the prefix `GROUP`."""
         self._limited: list[User] = []
         self._has_limits = self._is_limited = False
         self._kept_for: dict[User, Group] = {}
-        """Groups with a reservation for their next task, by user with a maximum that must have room for it."""
+        """Groups with a reservation for their next task, by the user whose maximum must have room for the task."""
         self._preemption = Preemption(self._owner_of, self._shown)
         self._update_at = self._count_at = self._forgot_at = 0.0
         self._surprise = 0.0
-        """Difference between actual and expected durations of tasks that have ended since the last update."""
+        """Sum of the estimation errors for the durations of tasks that have ended since the last update."""
         self._spent: float | None = None
 
     def bound(self, cluster: ClusterState) -> None:
@@ -78,7 +78,7 @@ class FairTurns(SchedulerPart, Turns):
     def _slots(self) -> int:
         return sum(worker.slots for worker in self.cluster.workers.values())
 
-    # -- whose turn it is
+    # -- turns
 
     def joined(self, group: Group) -> None:
         owner = self._users.get(group.owner.id)
@@ -127,7 +127,7 @@ class FairTurns(SchedulerPart, Turns):
         self.is_shared = len(contenders) > 1 or (self._has_limits and len(contenders) > 0)
 
     def _learn(self, entries: Mapping[str, Entry]) -> None:
-        """Take the shares of keys and groups, and move the keys of connected clients to other groups."""
+        """Apply new shares of keys and groups, and move the keys of connected clients to their new groups."""
         live = [group for user in self._active() if user.is_owner for group in user.groups]
         for group in live:
             self.left(group)
@@ -147,7 +147,7 @@ class FairTurns(SchedulerPart, Turns):
         if self._has_limits:
             self._is_limited = any(user.groups for user in self._limited)
             if sum([user.count_slots() for user in self._limited]):
-                self._heaps.clear()  # otherwise, their keys only increase
+                self._heaps.clear()  # otherwise, heap keys only increase
             resources, self._kept_for = self.cluster.rooms.resources, {}
             for queue in resources.reservations:
                 if (task := queue.first()) is not None and resources.room(queue):
@@ -175,8 +175,8 @@ class FairTurns(SchedulerPart, Turns):
                     del self._users[name]
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
-        """Return the key or owner with the lowest standing; None if all are at their limits. O(1) if there is one, and
-        O(log n) amortized otherwise."""
+        """Return the key or owner with the lowest standing, or None if all are at their limits. O(log n) amortized, and
+        O(1) for a single member."""
         if not self.is_shared or (len(level) == 1 and not self._has_limits):
             return next(iter(level))
         of, heap, size = self._heaps.get(id(level), (None, [], 0))
@@ -195,8 +195,8 @@ class FairTurns(SchedulerPart, Turns):
         return next(iter(level))
 
     def _heap_of(self, level: OrderedDict[Any, Any]) -> list[tuple[Any, int, Any]]:
-        """Return a heap of the groups in a level, with a heap of the members of each, so that a turn of one member,
-        which moves its group, does not move other members. A key without a group, or an owner, is its own group."""
+        """Return a heap of the groups in a level, each with a heap of its members: a member's turn moves its group
+        without moving other members. A key without a group, or an owner, is its own group."""
         groups: dict[Any, list[tuple[float, int, Any]]] = {}
         for place, name in enumerate(level):
             user = self._users.get(name)
@@ -251,7 +251,7 @@ class FairTurns(SchedulerPart, Turns):
         return True
 
     def may_reserve(self, group: Group, placed: int) -> bool:
-        """Return False if a maximum is too small, or while an owner with a maximum gives its other tasks a turn."""
+        """Return False if a maximum is too small, or while other tasks of an owner with a maximum have a turn."""
         owner = self._owner_of(group)
         limits = [user.share.max_slots for user in owner.line() if user.share.max_slots]
         others = placed and limits and any(each.ready and each.needs != group.needs for each in owner.groups)
@@ -301,7 +301,7 @@ class FairTurns(SchedulerPart, Turns):
             return ""
         slots, user = self._slots, self._shown(group)
         part = user.part(weights_of(self._active()))
-        return f"{part * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
+        return f"{user.title} has a share of {part * slots:.3g} of {counted(slots, 'slot')}"
 
     def _owner_of(self, group: Group) -> User:
         return self._users[group.owner.id]
@@ -323,9 +323,9 @@ class FairTurns(SchedulerPart, Turns):
         return self._users[task.group.owner.id].is_long
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
-        """Hold long tasks back if all slots are taken by long tasks: they would wait there while slots elsewhere become
-        free. Hold short tasks back if tasks there may be stopped for them. While users with limits have tasks, neither
-        long nor limited tasks wait behind a long task, because limits count waiting tasks."""
+        """Hold a long task back if long tasks occupy all slots of the worker: it would wait there while slots elsewhere
+        become free. Hold a short task back if tasks there may be stopped for it. While users with limits have tasks,
+        neither long nor limited tasks wait behind a long task, because limits count waiting tasks."""
         owner = self._users[group.owner.id]
         is_limited = self._is_limited and any(user.share.max_slots for user in owner.line())
         if not owner.is_long and not is_limited:
@@ -334,14 +334,14 @@ class FairTurns(SchedulerPart, Turns):
         return long >= (1 if self._is_limited else worker.slots)
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
-        """Yield workers, each with its tasks of lower priority than a ready task, and its long tasks that wait for
-        other long tasks."""
+        """Yield workers with their tasks to recall: those of lower priority than a ready task, and long tasks that wait
+        for other long tasks."""
         has_long = any(user.is_owner and user.is_long for user in self._active())
         if not has_long and len({priority for _, priority in self._contenders}) == 1:
             return
         has_room = self.cluster.rooms.resources.room
         waiting = [(queue.first_rank[0], queue) for queue in self.cluster.ready.waiting() if has_room(queue)]
-        # Slots with short tasks soon become free, so a few workers are enough.
+        # Slots with short tasks become free soon, so a few workers are enough.
         wanted = sum(min(queue.total, len(overloaded)) for _, queue in waiting)
         left = MAX_COMPARED
         for worker in overloaded:
@@ -387,7 +387,7 @@ class FairTurns(SchedulerPart, Turns):
                 self._ended(change)
             else:
                 self._changed(change, self._now)
-        # Not at the begin of a step, when its ended tasks have left their workers but do not count as use yet.
+        # Not at the start of a step: its ended tasks have left their workers but do not count as use yet.
         if self.is_shared and (self._now >= self._count_at or self._surprise > UPDATE_SECONDS * len(self._running)):
             self._update(self._now, counts=True)
         return ()

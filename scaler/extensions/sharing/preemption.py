@@ -1,13 +1,11 @@
-"""Selection of started tasks to stop in favor of ready tasks. Pure.
+"""Selects started tasks to stop in favor of ready tasks. Pure. A preemptible task is stopped for the next ready task if
+the ready task has a higher priority, or if the ready task's owner has less than its share of the slots. These rules
+prevent unnecessary losses:
 
-A preemptible task is stopped for the next task to start, if that has a higher priority, or if its owner has less than
-its share of the slots. These rules prevent unnecessary losses:
-
-- The ready task needs no more than the stopped task frees, and no slot becomes free soon without a stop.
-- A stop for a share saves at least as much waiting time as it loses work, and the owner that loses the slot keeps its
-  share.
-- A slot that an owner got in turn, while the other was waiting, is not taken away for a while.
-- A task runs for `LEAST_SECONDS` first, doubled after each stop, so that it finally ends.
+- The ready task needs no more than the stopped task frees, and no slot would become free soon anyway.
+- A stop for a share saves at least as much waiting time as it loses work, and leaves the losing owner its share.
+- A slot that an owner got in turn while the other owner was waiting is safe for a while.
+- A task first runs for `LEAST_SECONDS`, doubled after each stop, and therefore completes eventually.
 """
 
 from __future__ import annotations
@@ -24,27 +22,27 @@ from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.state import Assigned, Group, Recalled, Task, Worker
 
 PERIOD_SECONDS, SECONDS_PER_TASK = 0.1, 1e-4
-"""Interval between checks: this time per running preemptible task, but at least the period."""
+"""Interval between checks: SECONDS_PER_TASK for each running preemptible task, but at least PERIOD_SECONDS."""
 MAX_STOPPED = 16
-"""Tasks stopped per check and queue."""
+"""Maximum number of tasks stopped per check and queue."""
 MAX_IDLE_COMPARED = 64
 LEAST_SECONDS, MOST_FOR_SHARES = 1.0, 8.0
 PATIENCE_SECONDS, SOON_SECONDS = 0.05, 1.0
-"""Time that a task of higher priority waits first, and expected wait for a slot above which a task is stopped."""
+"""Conditions for a stop in favor of a higher priority: minimum wait so far, and minimum expected further wait."""
 SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS = 1.0, 5.0
-"""Both times for a task whose owner has less than its share."""
+"""Both times in favor of a task whose owner has less than its share."""
 IN_TURN_SECONDS = 30.0
 """Both times if the other owner got its slot in turn."""
 ROUNDING = 1e-6
 LEAD_SECONDS = 1.0
 
 Reason = tuple[Group, bool]
-"""A group that waits for the slot of a task with lower priority (True), or for its share (False)."""
+"""A waiting group, and whether it waits for slots of tasks with lower priority (True) or for its share (False)."""
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A started task that may be stopped. ahead: the group for which it is being stopped."""
+    """A started task that may be stopped. ahead: the group in whose favor it is being stopped."""
 
     task: Task
     attempt: int
@@ -63,11 +61,11 @@ class Candidate:
 
     @property
     def may_stop(self) -> bool:
-        worker = self.worker  # a task queued behind the stopped one would start instead
+        worker = self.worker  # a task queued behind the stopped task would start instead
         return worker.is_willing and worker.busy <= worker.slots and self.task.id not in worker.blocked
 
     def left_seconds(self, now: float) -> float:
-        """Return the expected remaining run time: without a measurement, the run time so far."""
+        """Return the expected remaining run time, or the run time so far if unknown or exceeded."""
         ran, timing = now - self.began_at, self.task.group.timing
         usual = timing.seconds if timing.measured else self.task.group.spec.expected_seconds
         return usual - ran if usual > ran else ran
@@ -84,7 +82,7 @@ class Preemption:
         self._since: dict[Reason, float] = {}
         self._slots: defaultdict[User, float] = defaultdict(float)
         self._standings: defaultdict[User, float] = defaultdict(float)
-        """Changes from stops in progress."""
+        """Changes of slots and standings due to stops in progress."""
         self._surplus: dict[User, float] = {}
 
     @property
@@ -112,7 +110,7 @@ class Preemption:
         return was_stopped
 
     def is_behind(self, worker: Worker) -> bool:
-        """Return whether all slots of a worker have tasks that may be stopped, so that no task should wait there."""
+        """Return whether all slots of a worker have tasks that may be stopped. No task should be queued there."""
         return bool(self.candidates) and sum(task in self.candidates for task in worker.tasks) >= worker.slots
 
     # -- what to stop
@@ -120,8 +118,8 @@ class Preemption:
     def choose(
         self, cluster: ClusterState, slots_of: Callable[[User], float], now: float
     ) -> Iterator[tuple[Worker, Task, str]]:
-        """Yield workers with a task to stop, and a text that names the task to start. slots_of: returns the slots that
-        a user may count on."""
+        """Yield workers, the task to stop, and a text about the task to start. slots_of: returns a user's share of the
+        slots."""
         self._slots_of = slots_of
         stopping: Counter[Group] = Counter()
         running = self._running(stopping, now)
@@ -150,8 +148,8 @@ class Preemption:
             earlier.append(queue)
 
     def _running(self, stopping: Counter[Group], now: float) -> list[Candidate]:
-        """Return the tasks that may be stopped, in order of preference. stopping: number of stops in progress, by the
-        group for which they are made."""
+        """Return the tasks that may be stopped, in order of preference. stopping: receives the number of stops in
+        progress, by favored group."""
         running: list[Candidate] = []
         for counts in (self._surplus, self._slots, self._standings):
             counts.clear()
@@ -169,7 +167,7 @@ class Preemption:
     def _for(
         self, group: Group, fitting: list[Candidate], arrived_at: float, before: Mapping[Reason, float], now: float
     ) -> Iterator[tuple[Candidate, str]]:
-        """Yield tasks to stop for tasks of a group, among the fitting ones in order of preference."""
+        """Yield the tasks to stop in favor of a group, chosen from the fitting tasks in order of preference."""
         gainer = self._user_of(group)
         newest = self._newest(fitting)
         waits: dict[bool, float] = {}
@@ -184,7 +182,7 @@ class Preemption:
             patience, soon = PATIENCE_SECONDS, SOON_SECONDS
             if not lower:
                 patience, soon = SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS
-                if newest[loses[-1]] > arrived_at + PERIOD_SECONDS:  # after the ready task had arrived
+                if newest[loses[-1]] > arrived_at + PERIOD_SECONDS:  # the ready task was waiting
                     patience = soon = IN_TURN_SECONDS
                 soon, least = max(ran, soon), min(least, MOST_FOR_SHARES)
             if reason[1] not in waits:
@@ -199,7 +197,7 @@ class Preemption:
                 yield each, f"with priority {group.spec.priority}" if lower else "with less than its share"
 
     def _newest(self, candidates: Iterable[Candidate]) -> Mapping[User, float]:
-        """Return when the last of these tasks began, by user."""
+        """Return the latest start of these tasks, by user."""
         newest: dict[User, float] = {}
         for each in candidates:
             for user in self._user_of(each.task.group).line():
@@ -207,7 +205,7 @@ class Preemption:
         return newest
 
     def _is_owed(self, gains: list[User], loses: list[User], group: Group, candidate: Candidate) -> bool:
-        """Return whether a stop gives users at most their shares and leaves the losing users at least theirs."""
+        """Return whether, after a stop, gaining users have at most their shares, and losing users at least theirs."""
         gained, lost = width_of(group), candidate.width
         return bool(gains and loses) and (
             all(self._beyond(user) + gained <= ROUNDING for user in gains)
@@ -222,7 +220,7 @@ class Preemption:
         return self._surplus[user] + self._slots[user]
 
     def _give(self, gainer: User, loser: User, candidate: Candidate, now: float) -> None:
-        """Reduce a user's counted use until the user is next in turn for the freed slot."""
+        """Reduce the gainer's counted use until the gainer has the next turn for the freed slot."""
         rest = self._rest(candidate, now) / loser.share.weight
         lead = gainer.standing + self._standings[gainer] - (loser.standing + self._standings[loser] - rest)
         if lead > -LEAD_SECONDS:
@@ -230,7 +228,7 @@ class Preemption:
             gainer.standing -= lead + LEAD_SECONDS
 
     def _rest(self, candidate: Candidate, now: float) -> float:
-        """Return the slot-seconds that no longer count for an owner once its task has stopped."""
+        """Return the expected slot-seconds that an owner is no longer charged once its task has stopped."""
         mean = self._user_of(candidate.task.group).mean_seconds
         return max(0.0, mean - (now - candidate.began_at)) * candidate.width
 
@@ -246,13 +244,13 @@ class Preemption:
 
 
 def _apart(gainer: User, loser: User) -> tuple[list[User], list[User]]:
-    """Return two owners, each with its keys and groups that the other does not have."""
+    """Return two owners' lines (owner, key, group), each without users common to both."""
     gains, loses = [*gainer.line()], [*loser.line()]
     return [each for each in gains if each not in loses], [each for each in loses if each not in gains]
 
 
 def _fits(queue: ReadyQueue, candidate: Candidate) -> bool:
-    """Return whether the next task of a queue fits a worker once a task there has ended."""
+    """Return whether the next task of a queue fits the candidate's worker once the candidate has ended."""
     needs, worker, freed = queue.needs, candidate.worker, candidate.task.needs
     claims = worker.claims
     if not needs.fits(worker.offers) or claims.reserved not in (None, queue):

@@ -1,4 +1,4 @@
-"""The rows of the table of shares. Pure."""
+"""Rows of the shares table. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COST = Column("Cost", "money", 3, "Cost of units, divided by use.", metric="sha
 
 
 class ShareRow(NamedTuple):
-    """A group, key, or client: the last of the three that is not empty. Clients have a row while they have tasks, keys
-    and groups if they have a share or ever had a task."""
+    """A group, key, or client: the last nonempty field of the three. Clients have a row while they have tasks; keys and
+    groups have a row if they have a share or ever had a task."""
 
     group: Annotated[str, Column("Group", help="Group of keys")] = ""
     key: Annotated[str, Column("Key")] = ""
@@ -43,7 +43,7 @@ def share_rows(
     users: Collection[User], search: str, sees: Callable[[str], bool], slots_of: Callable[[User], float], now: float
 ) -> Iterator[ShareRow]:
     """Yield the rows of users, with keys after their group and clients after their key. sees: returns whether the
-    reader may see a key. slots_of: returns the slots that a user with tasks may count on, before its limit."""
+    reader may see a key. slots_of: returns the share (slots) of a user with tasks, ignoring the user's limit."""
     seen: set[User | None] = {user for user in users if user.is_key and sees(user.name)}
     seen |= {user.parent for user in users if user in seen}
     listed = [

@@ -1,9 +1,9 @@
 """Slot-seconds used by groups, keys, and clients, divided by their weights. Pure.
 
-A user's standing has two parts. Its ended tasks count with their durations, which lose half of their weight every
-`HALF_LIFE_SECONDS`. Its tasks on workers count from dispatch with their expected duration: a running task as the tasks
-that ran longer, other tasks with the mean. A user that becomes active again gets an advantage of at most
-`OWED_SECONDS` on all slots.
+A user's standing has two parts. Ended tasks count with their durations, which lose half of their weight every
+`HALF_LIFE_SECONDS`. Tasks on workers count from dispatch with their expected duration: a running task with the mean of
+the tasks that ran longer, other tasks with the overall mean. A user that becomes active again has an advantage of at
+most `OWED_SECONDS` on all slots.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from scaler.security.keys import NO_SHARE, Share
 HALF_LIFE_SECONDS = 120.0
 OWED_SECONDS = 10.0
 LONG_SECONDS = PREFETCH_SECONDS / 2
-"""Mean duration from which tasks are long."""
+"""Minimum mean duration of long tasks."""
 MOST_MEASURED = 64
-"""Number of tasks in a mean duration after which older tasks lose weight."""
+"""Number of tasks in a mean duration beyond which older tasks lose weight."""
 NEGLIGIBLE = 0.1
-"""Number of tasks below which a length is dropped."""
+"""Durations of one magnitude are dropped once their weighted number of tasks is below this value."""
 
 
 @dataclass(slots=True, eq=False)
 class LongTask:
     """A task that the worker has reported as running. since: core time of its start, or of its last change between
-    running and waiting for nested tasks, which are charged instead. ran, waited: seconds up to then."""
+    running and waiting for nested tasks (which are charged instead). ran, waited: seconds before `since`."""
 
     user: User
     width: float
@@ -58,7 +58,7 @@ class LongTask:
             self._count(self.width)
 
     def stop(self, now: float) -> None:
-        """Charge its running time so far, and stop counting."""
+        """Charge the running time so far, and stop counting."""
         self._count(-self.width)
         seconds = max(0.0, now - self.since)
         if self.is_blocked:
@@ -79,11 +79,11 @@ class User:
     parent: User | None = None
     share: Share = NO_SHARE
     taken: float = 0.0
-    """Slots that its tasks occupy, if the user is limited."""
+    """Slots that the user's tasks occupy, if the user is limited."""
     used_seconds: float = 0.0
     standing: float = 0.0
     is_long: bool = True
-    """Whether its tasks are long, or of unknown length."""
+    """Whether the user's tasks are long or of unknown length."""
     is_owner: bool = False
     """Whether the user is a client outside tasks, which owns its tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
@@ -91,30 +91,30 @@ class User:
     stopped: int = 0
     """Number of the user's preempted tasks."""
     active_at: float = -math.inf
-    """Time at which its last group began or ended."""
+    """Time at which the user's last group began or ended."""
     ended: float = 0.0
     ended_seconds: float = 0.0
     lengths: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Number and total duration of its ended tasks that were reported as running, by order of magnitude."""
+    """Number and total duration of ended tasks that were reported as running, by binary order of magnitude."""
     mean_seconds: float = UNKNOWN_DURATION_SECONDS
-    """Mean duration of its ended and running tasks."""
+    """Mean duration of the user's ended and running tasks."""
     total_seconds: float = 0.0
-    """Slot-seconds that were charged since the start."""
+    """Slot-seconds charged since the scheduler started."""
     cost: float = 0.0
     paid_seconds: float = 0.0
-    """Slot-seconds up to the last division of costs."""
+    """Slot-seconds used by the time of the last division of costs."""
     running: float = 0.0
-    """Slots of its tasks known to be running. blocked: of its blocked tasks. sent: of its other tasks on workers."""
+    """Slots of tasks reported as running. blocked: slots of blocked tasks. sent: slots of other tasks on workers."""
     blocked: float = 0.0
     sent: float = 0.0
     lent: float = 0.0
-    """Slots lent by its blocked tasks."""
+    """Slots lent by the user's blocked tasks."""
     sum_began: float = 0.0
-    """Sum of `since` of its running tasks, times their slots."""
+    """Sum over running tasks of `since` times slots."""
 
     def expected_seconds(self, elapsed: float) -> float:
-        """Return the expected duration of a task that has run for this time: the mean of the longer ones. A task that
-        outlives all of them is expected to last as long again."""
+        """Return the expected duration of a task that has run for this time: the mean of longer tasks. A task that
+        outlasts all earlier tasks is expected to run as long again."""
         longer = [each for each in self.lengths.values() if each[1] > elapsed * each[0]]
         if longer:
             return sum([seconds for _, seconds in longer]) / sum([count for count, _ in longer])
@@ -144,12 +144,12 @@ class User:
         self.ended_seconds += seconds
 
     def give(self, share: Share) -> None:
-        """Set the share, and scale earlier use so that the standing stays the same."""
+        """Set the share, and scale earlier use to preserve the standing."""
         self.used_seconds *= share.weight / self.share.weight
         self.share = share
 
     def expect(self, seconds: float) -> None:
-        """Count a task that is being sent until the next `update` counts it."""
+        """Count a dispatched task until the next `update` includes it."""
         for user in self.line():
             user.standing += seconds / user.share.weight
 
@@ -162,8 +162,8 @@ class User:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key. Orders owners within their key, and keys by group first. A key without a group counts as a group of
-        its own."""
+        """Sort key. Orders owners within their key, and keys by group first. A key without a group counts as its own
+        group."""
         if self.parent is None or self.is_owner:
             return self.standing, self.standing
         return self.parent.standing, self.standing
@@ -183,7 +183,8 @@ class User:
 
     @property
     def is_listed(self) -> bool:
-        """Clients are listed while they have tasks, keys and groups if they have a share or ever had a task."""
+        """Whether to list the user: a client while it has tasks, a key or group if it has a share or ever had a
+        task."""
         return bool(self.groups) or not (self.is_owner or (self.share == NO_SHARE and not self.total_seconds))
 
     def used_by(self, now: float) -> float:
@@ -195,7 +196,7 @@ class User:
         return any(0 < user.share.max_slots <= user.taken for user in self.line())
 
     def count_slots(self) -> bool:
-        """Count the slots that its tasks occupy, except those lent by blocked tasks.
+        """Count the slots that the user's tasks occupy, except slots lent by blocked tasks.
 
         Returns whether the user is no longer at its limit.
         """
@@ -217,7 +218,7 @@ class User:
         return max(0.0, self.sent) * self.mean_seconds + running
 
     def part(self, weights: Weights) -> float:
-        """Return the share of all slots that it may count on while all other users with tasks want more."""
+        """Return the user's share of all slots while all other users with tasks want more."""
         return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in self.line())
 
 
@@ -237,7 +238,7 @@ def width_of(group: Group) -> float:
 
 
 def update(users: Collection[User], now: float, *, counts: bool) -> None:
-    """Bring the standings of active users up to date. counts: count the tasks on workers again."""
+    """Update the standings of active users. counts: whether to recount the tasks on workers."""
     for user in users:
         user.standing = user.used_seconds / user.share.weight
     for user in users:
@@ -249,7 +250,7 @@ def update(users: Collection[User], now: float, *, counts: bool) -> None:
 
 
 def divide(cost: float, owners: Iterable[User], now: float) -> None:
-    """Divide a cost by the slot-seconds that clients have used since the last call."""
+    """Divide a cost in proportion to the slot-seconds that clients have used since the last call."""
     used = {owner: owner.used_by(now) for owner in owners}
     seconds = sum(used[owner] - owner.paid_seconds for owner in used)
     for owner in used if seconds > 0 else ():
@@ -259,7 +260,7 @@ def divide(cost: float, owners: Iterable[User], now: float) -> None:
 
 
 def admit(user: User, others: Iterable[User], slots: int) -> None:
-    """Limit how far a user that becomes active is behind the other active ones."""
+    """Limit how far a user that becomes active is behind the other active users."""
     least = min((other.standing for other in others), default=-math.inf)
     owed = least * user.share.weight - user.used_seconds
     user.used_seconds += max(0.0, owed - OWED_SECONDS * slots)

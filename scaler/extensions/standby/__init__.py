@@ -1,4 +1,4 @@
-"""A standby scheduler, which follows the journal of the first one and can take its place.
+"""A standby scheduler follows the first scheduler's journal and can take its place.
 
 first.py: records -> core.py: FollowedStream -> the network -> standby.py: core.Follower, a journal of its own
 command.py: scaler promote -> standby.py -> main.py: an ordinary recovery from that journal
@@ -19,14 +19,14 @@ class StandbySettings(SettingsModel):
     """Standby scheduler."""
 
     standby_of: Annotated[ServerAddresses, Setting(default_text="none: this is the scheduler", metavar="ADDRESS")] = ""
-    """Address of the scheduler whose journal this one follows until it is promoted. Needs state_directory, and the
+    """Address of a scheduler. This scheduler follows its journal until promoted. Needs state_directory, and the other
     scheduler's object_storage_address."""
     standby_timeout_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 3.0
     """Maximum time that acknowledgements wait for a standby. After that, the scheduler continues without the standby,
-    which then lacks acknowledged tasks. Must be equal on both."""
+    which then lacks acknowledged tasks. Must be equal on both schedulers."""
     standby_lease: Annotated[str, Setting(default_text="none: `scaler promote` only", metavar="URL")] = ""
-    """Object on S3, s3://bucket/key, whose holder is the scheduler. A standby takes the lease over when the scheduler
-    stops renewing it. Must be equal on both."""
+    """Lease object on S3, s3://bucket/key. Its holder is the scheduler. A standby takes over when the scheduler stops
+    renewing the lease. Must be equal on both schedulers."""
     standby_lease_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 15.0
     """Time without renewal after which a standby takes over. The scheduler stops earlier."""
 

@@ -22,9 +22,9 @@ CONNECT_SECONDS, TIMEOUT_SECONDS = 10.0, 60.0
 
 def promote(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Promote a standby, and print the time until it serves. Raises UsageError, RefusedError, and UnreachableError."""
-    parser = bare_parser(program, "Make a standby the scheduler. The present scheduler, if it runs, stops serving.")
+    parser = bare_parser(program, "Make a standby the scheduler. The current scheduler, if it runs, stops serving.")
     parser.add_argument("address", metavar="ADDRESS", help="of the standby")
-    parser.add_argument("--force", action="store_true", help="even if acknowledged tasks may be lost")
+    parser.add_argument("--force", action="store_true", help="promote even if acknowledged tasks may be lost")
     text = f"an admin's credential file [default: {CREDENTIALS_VARIABLE}, or none on the standby's machine]"
     parser.add_argument("--credentials", metavar="FILE", help=text)
     given = parser.parse_args(arguments)
@@ -54,7 +54,7 @@ async def take_over(address: str, access: Access, *, force: bool) -> tuple[float
                     case ConnectionRefused(refused):
                         raise RefusedError(f"{address} refused this command: {refused.text}")
     except TimeoutError:
-        what = "was promoted, but does not serve yet: see its log" if epoch else "does not answer"
+        what = "was promoted but does not serve yet: see its log" if epoch else "does not answer"
         raise UnreachableError(f"{address} {what} ({connector.last_error})") from None
     finally:
         connector.close()

@@ -1,12 +1,12 @@
-"""State that a scheduler and its standby keep about each other. Pure. Times are readings of the local clock.
+"""State that a scheduler and its standby have about each other. Pure. Times are readings of the local clock.
 
-The stream has frames: number of the record, size, and body. First the present journal, with the number 0; then an empty
-frame with the number of its last record; then all later records.
+The stream consists of frames: record number, size, and body. Frames with number 0 contain the current journal. An empty
+frame follows, with the number of the journal's last record, then all later records.
 
-*In step.* While the standby is in step, the scheduler acknowledges nothing before the standby has it on disk. The
-standby may rely on this only until a time that each of the scheduler's messages extends (`JournalBytes`), and the
-scheduler leaves a standby behind only after that time, by a clock that began later. Until that time, the standby
-therefore has every acknowledged record, even if the scheduler or the network has failed.
+*In step.* While the standby is in step, the scheduler acknowledges nothing before the standby has it on disk. This
+promise has a deadline, which each of the scheduler's messages extends (`JournalBytes`). The scheduler continues without
+the standby only after the deadline, by a clock that started later. Before the deadline, the standby therefore has every
+acknowledged record, even if the scheduler or the network has failed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scaler.extensions.standby.messages import Following, JournalBytes, Promote,
 _HEAD = struct.Struct("<QI")
 CHUNK_BYTES = 1024 * 1024
 WINDOW_BYTES = 8 * CHUNK_BYTES
-"""Maximum bytes sent to the standby but not yet reported as received."""
+"""Maximum bytes sent to the standby and not yet reported as received."""
 MAX_WAITING_BYTES = 256 * CHUNK_BYTES
-"""Maximum backlog. Beyond it, the standby starts over."""
+"""Maximum backlog (bytes). Beyond this, the standby starts over."""
 MAX_SILENT_TIMEOUTS = 20
-"""Records are kept for a silent standby for this many timeouts. After that, it starts over."""
+"""Number of timeouts for which records are kept for a silent standby. After that, the standby starts over."""
 
 
 def framed(number: int, body: bytes) -> bytes:
@@ -44,7 +44,7 @@ class StandbyPart(SchedulerPart):
 
 
 class FollowedStream:
-    """The scheduler's view. limit: last record that may be acknowledged. is_in_step: see the module."""
+    """The scheduler's side. limit: last record that may be acknowledged. is_in_step: see the module."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
@@ -53,7 +53,7 @@ class FollowedStream:
         self.last = 0
         """Number of the last record."""
         self.waits = False
-        """Acknowledgements wait for the standby."""
+        """Whether acknowledgements wait for the standby."""
         self._leaving = False
         self._promised_until = self._heard_at = self._looked_at = -math.inf
 
@@ -66,9 +66,9 @@ class FollowedStream:
         return self.waits and not self._leaving and self._confirmed >= self._mark
 
     def follow(self, peer: bytes, message: Following, now: float) -> str:
-        """Start with a new standby, or one that starts over. Returns the reason for a refusal, or an empty string."""
+        """Start with a standby, whether new or starting over. Returns the reason for a refusal, or an empty string."""
         if (self.waits or self.peer) and message.address != self.address:
-            return f"the scheduler has the standby {self.address} already: stop one of the two"
+            return f"the scheduler already has the standby {self.address}: stop one of the two"
         self.waits = self._leaving = False
         self.peer, self.address = peer, message.address
         self._out, self._later = bytearray(), bytearray()
@@ -144,8 +144,8 @@ class FollowedStream:
                 return
 
     def is_due_to_leave(self, now: float) -> bool:
-        """Return whether the scheduler must continue without the standby, by calling `leave`. After a pause, for
-        example of a frozen process, the standby has the whole timeout again, because it may have been promoted."""
+        """Return whether the scheduler must call `leave` and continue without the standby. After a pause of this
+        process, the full timeout starts again, because the standby may have been promoted."""
         was_paused, self._looked_at = now - self._looked_at > self.timeout_seconds / 2, now
         if not self.waits:
             return False
@@ -160,23 +160,23 @@ class FollowedStream:
         self._target = self.last
 
     def lost(self) -> None:
-        """Drop the standby's connection. Acknowledgements still wait as long as the standby relies on them."""
+        """Record that the standby disconnected. Acknowledgements still wait while the standby relies on the promise."""
         self.peer = b""
         self._out, self._later = bytearray(), bytearray()
 
 
 class Follower:
-    """The standby's view of one stream."""
+    """The standby's side of one stream."""
 
     def __init__(self) -> None:
         self.received = 0
         self.certain_until = 0.0
-        """Time until which this standby has everything that the scheduler has acknowledged."""
+        """Time until which this standby certainly has everything that the scheduler has acknowledged."""
         self._buffer = bytearray()
         self._left_at = -math.inf
 
     def leave(self, now: float) -> None:
-        """Stop relying on the scheduler until it has received the report that this standby cannot write."""
+        """Stop relying on the promise until the scheduler has received the report that this standby cannot write."""
         self.certain_until, self._left_at = 0.0, now
 
     def take(self, message: JournalBytes) -> Iterator[tuple[int, bytes]]:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class FollowedJournal(Journal):
-    """durable: number of the last record that is on this disk and, while the standby is in step, on the standby's."""
+    """durable: number of the last record on this disk and, while the standby is in step, on the standby's disk."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.source = FollowedStream(0.0)
@@ -50,7 +50,7 @@ class FollowedJournal(Journal):
         return super().waiting_seconds if self.on_disk.durable < self.written else 0.0
 
     def refresh(self) -> None:
-        """Record that the standby confirmed records, or that steps no longer wait for the standby."""
+        """Update `durable` after the standby has confirmed records, or when steps no longer wait for the standby."""
         self._set(self.on_disk)
         self._on_change()
 
@@ -90,13 +90,13 @@ class FollowedSteps(DurableSteps):
         task.add_done_callback(self._tasks.discard)
 
     async def _renew(self, lease: Lease) -> None:
-        """Stop in time if the lease cannot be renewed. By its own clock, the standby waits longer."""
+        """Renew the lease, or stop before it expires. By its own clock, the standby waits longer."""
         seconds, loop = self._config.standby_lease_seconds, self._frame.loop
         while True:
             began = loop.time()
             try:
                 async with asyncio.timeout(seconds / 6):
-                    # While the disk hangs, a standby in step should take over.
+                    # If the disk hangs, a standby in step should take over.
                     hangs = self.complaint if self._source.is_in_step else ""
                     why = hangs or await lease.renew(self._term.epoch, self._in_step)
             except TimeoutError:
@@ -123,7 +123,7 @@ class FollowedSteps(DurableSteps):
         self._note_term(serves=False)
 
     def _note_term(self, **changed: Any) -> None:
-        """Change the file. If that fails, the epochs decide after a restart."""
+        """Update the term file. If writing fails, the epochs decide after a restart."""
         self._term = self._term._replace(**changed)
         try:
             write_term(self._config, self._term)
@@ -137,7 +137,7 @@ class FollowedSteps(DurableSteps):
             self.step_down(f"the scheduler on {hello.hostname} was promoted")
             return m.Refused(m.RefusalReason.STANDBY, "this scheduler has stopped")
         if not self._config.object_storage_address:
-            text = "its object storage would end with it: run one elsewhere, and set object_storage_address"
+            text = "its object storage would stop with it: run one elsewhere, and set object_storage_address"
             return m.Refused(m.RefusalReason.ROLE, f"the scheduler cannot have a standby, because {text}")
         if not self._term.cluster:
             self._note_term(cluster=os.urandom(8).hex())
@@ -170,7 +170,7 @@ class FollowedSteps(DurableSteps):
         self._note()
 
     async def _read_base(self, peer: bytes) -> None:
-        """Send the journal from disk. If compaction deletes files meanwhile, the standby starts over."""
+        """Send the journal from disk. The standby starts over if compaction deletes files meanwhile."""
         loop, source = self._frame.loop, self._source
         written, why = self.journal.written, ""
         try:
@@ -216,14 +216,14 @@ class FollowedSteps(DurableSteps):
             self._is_leaving = True
             self._run(self._leave())
         if source.must_start_over(self._frame.loop.time()):
-            self._give_up("it is too slow, or silent")
+            self._give_up("it is too slow or silent")
         self._flush(is_due=True)
         self._note()
         if source.peer or source.waits:
             self._tick_timer = self._frame.loop.call_later(source.timeout_seconds / 8, self._tick)
 
     async def _leave(self) -> None:
-        """Continue without the standby, once the lease records this."""
+        """Continue without the standby once the lease no longer names it."""
         while self._lease is not None and await self._lease.renew(self._term.epoch) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         self._is_leaving = False

@@ -1,4 +1,4 @@
-"""A lease in an object on S3, which changes only by conditional writes (compare and set)."""
+"""A lease in an object on S3, changed only by conditional writes (compare and set)."""
 
 from __future__ import annotations
 
@@ -90,23 +90,23 @@ class Lease:
         try:
             found = LeaseRecord(**json.loads(body))
         except (TypeError, ValueError):
-            raise OSError("the object contains something else: name another one in standby_lease") from None
+            raise OSError("the object is not a lease: name another object in standby_lease") from None
         self.tag = tag
         return found
 
     async def write(self, epoch: int, standby: str) -> bool:
-        """Replace the version with `tag`. Returns False if the object has another version. Raises OSError."""
+        """Replace the version `tag`. Returns False if the object has another version. Raises OSError."""
         record = LeaseRecord(epoch, self.holder, self.owner, standby, os.urandom(8).hex())
         condition = {"IfMatch": self.tag} if self.tag else {"IfNoneMatch": "*"}
         answer = await self._call("put_object", Body=json.dumps(record._asdict()).encode(), **condition)
-        if isinstance(answer, str):  # perhaps this write, repeated
+        if isinstance(answer, str):  # a repetition of this write may have found its own version
             return await self.read() == record
         self.tag, _ = answer
         return True
 
     async def renew(self, epoch: int, standby: Callable[[], str] = lambda: "") -> str | None:
-        """Return None, or the reason for a failure, which is permanent if `is_lost`. standby: called after all earlier
-        calls have ended."""
+        """Renew the lease. Returns None, or the reason for a failure, which is permanent if `is_lost`. standby: returns
+        the standby to record; called after all earlier calls of `renew` have ended."""
         try:
             async with self._lock:
                 if self.tag and await self.write(epoch, standby()):

@@ -1,4 +1,4 @@
-"""The process of a scheduler with a state directory, which serves or waits as a standby, in turn."""
+"""The process of a scheduler with a state directory, which alternates between serving and standing by."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _served(config: Any, component: Component, serve: Callable[[Any, Any],
 
 
 async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
-    """Return whether, according to the lease or the standby, another scheduler took over while this one was down."""
+    """Return whether another scheduler took over while this one was down, according to the lease or the standby."""
     if (lease := Lease.of(config)) is not None:
         with contextlib.closing(lease):
             while (why := await lease.renew(term.epoch)) is not None and not component.stop.is_set():
@@ -63,7 +63,7 @@ async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
             try:
                 return await greeted(term.partner, access.to_storage, term, ASK_SECONDS) > term.epoch
             except UnreachableError as error:
-                _log.warning("whether the other scheduler was promoted is unknown, so this one serves: %s", error)
+                _log.warning("cannot determine whether the other scheduler was promoted, so this one serves: %s", error)
     return False
 
 

@@ -8,13 +8,13 @@ from scaler.protocol.messages import Inquiry, Message, Reply, Role, message
 
 @message(112, to_scheduler=(Role.SCHEDULER,))
 class Following(Message):
-    """Asks for the journal, and later reports how far the standby has written it."""
+    """Requests the journal, then reports how much of it the standby has written."""
 
     address: str  # the standby's
     number: f.Count64  # 1 + number of the last record on its disk; 0: the copy is not complete
     received: f.Count64  # number of bytes received from the stream
     at: f.Seconds  # time on the sender's clock
-    leaves: bool  # the standby cannot write now, so the scheduler should not wait for it
+    leaves: bool  # the standby cannot write now: the scheduler should not wait for it
 
 
 @message(113, from_scheduler=(Role.SCHEDULER,), batch=True)

@@ -1,4 +1,4 @@
-"""A scheduler that follows another one, and refuses all peers."""
+"""A scheduler that follows another scheduler and refuses all peers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Standby:
             self._lease.close()
         self.promoted.cancel()
         self._follower.leave(self._loop.time())
-        self._send()  # reports that this standby leaves
+        self._send()  # reports the departure
         if self._connector is not None:
             self._connector.close("the standby ends")
         if self._journal is not None:
@@ -70,7 +70,7 @@ class Standby:
     # -- following
 
     def _start_over(self) -> None:
-        """Follow from the start of the journal, into a new directory. Keeps the earlier copy until the new one is
+        """Follow the journal from its start, into a new directory. Keeps the earlier copy until the new copy is
         complete."""
         if self._journal is not None:
             self._journal.close()
@@ -82,7 +82,7 @@ class Standby:
         self._covered: int | None = None
         self._base = self._accepted = 0
         self._marks: deque[tuple[int, int]] = deque()
-        """Local numbers of records not yet on disk, each with the number of bytes received up to that record."""
+        """Local number of each record not yet on disk, with the number of bytes received up to that record."""
         if not self.config.standby_of:
             return
         self._connector = SocketConnector(
@@ -114,7 +114,7 @@ class Standby:
                 case Welcomed(welcome) if self._term.has_copy and not self._term.is_of(welcome.owner_token):
                     where = self._path.with_name("standby.json")
                     self._retry_later(
-                        f"{self._first} has lost the journal of which this standby has a copy, or belongs to another "
+                        f"{self._first} has lost the journal that this standby has copied, or belongs to another "
                         f"cluster: promote this standby with --force, or remove {where} to follow {self._first}"
                     )
                     return
@@ -127,7 +127,7 @@ class Standby:
                 case Received(_, JournalBytes() as message):
                     self._take(message)
                 case Broken():
-                    _log.warning("the connection to the scheduler %s broke", self._first)
+                    _log.warning("lost the connection to the scheduler %s", self._first)
                 case ConnectionRefused(refused):
                     text = f"{self._first} refused this standby: {refused.text}"
                     is_wrong = refused.reason in (m.RefusalReason.CREDENTIAL, m.RefusalReason.ROLE)
@@ -147,7 +147,7 @@ class Standby:
             self._start_over()
 
     def _take(self, message: JournalBytes) -> None:
-        if self._term.serves:  # promoted: the scheduler may not acknowledge this any more
+        if self._term.serves:  # promoted: the scheduler may no longer acknowledge these records
             return
         was_certain = self._follower.certain_until > 0
         for number, body in self._follower.take(message):
@@ -194,7 +194,7 @@ class Standby:
             self._accepted = self._marks.popleft()[1]
         accepted = self._accepted if self._marks else self._follower.received
         number = 0 if self._covered is None else self._covered + journal.durable - self._base + 1
-        leaves = bool(journal.failure) or self.promoted.cancelled()  # once promoted, it must not release the scheduler
+        leaves = bool(journal.failure) or self.promoted.cancelled()  # a promoted standby must not release the scheduler
         connector.send(Following(self.address, number, accepted, self._loop.time(), leaves))
 
     # -- peers
@@ -205,9 +205,9 @@ class Standby:
             return refused
         if hello.role is m.Role.ADMIN:
             return m.Welcome(False, 1, self.config.client_timeout_seconds, RETRY_SECONDS, epoch=self._term.epoch)
-        what = f"a standby of {self._first}" if self.config.standby_of else "not the scheduler any more"
+        what = f"a standby of {self._first}" if self.config.standby_of else "no longer the scheduler"
         where = self._first or "its successor"
-        text = f"{self.address} is {what}: connect to {where}, or give both addresses, separated by a comma"
+        text = f"{self.address} is {what}: connect to {where}, or specify both addresses, separated by a comma"
         return m.Refused(m.RefusalReason.STANDBY, text)
 
     def _on_events(self, events: list[ListenerEvent]) -> None:
@@ -243,11 +243,11 @@ class Standby:
             return "it has no complete copy of the journal: let it follow the scheduler first"
         if not (force or is_named or self._loop.time() < self._follower.certain_until):
             known = f"{self._first} continued without it" if self._is_connected else f"it has lost {self._first}"
-            return f"{known}, so tasks acknowledged since then would be lost: --force promotes it nevertheless"
+            return f"{known}, so tasks acknowledged since then would be lost: use --force to promote it anyway"
         epoch = max(self._term.epoch, found.epoch if found is not None else 0) + 1
         try:
             if self._lease is not None and not await self._lease.write(epoch, ""):
-                return "the lease changed during the promotion: try again"
+                return "the lease changed during the promotion: retry"
             self._term = self._term._replace(epoch=epoch, serves=True, partner="", has_copy=True)
             write_term(self.config, self._term)
         except (OSError, UsageError) as error:
@@ -263,7 +263,7 @@ class Standby:
         return self._connector is not None and self._connector.connected
 
     async def _watch(self, lease: Lease) -> None:
-        """Promote this standby when the scheduler has stopped renewing its lease, if nothing can be lost."""
+        """Promote this standby once the scheduler has stopped renewing its lease, provided that nothing can be lost."""
         tag, since, seconds = "", self._loop.time(), self.config.standby_lease_seconds
         while not self.promoted.done():
             try:

@@ -1,4 +1,4 @@
-"""A file in the state directory that records which of two schedulers serves, and the question to the other one."""
+"""The file in the state directory that records which of two schedulers serves, and the query to the other scheduler."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from scaler.security.private_files import read_private, write_private
 
 
 class Term(NamedTuple):
-    """epoch: the highest known one. serves: whether this scheduler serves in it. partner: address of the other one, if
-    that may have the next epoch. has_copy: the journal was complete once. cluster: id that both have and no other
-    cluster has, or empty if this scheduler never had a standby."""
+    """epoch: highest known epoch. serves: whether this scheduler serves in this epoch. partner: address of the other
+    scheduler, if that may have the next epoch. has_copy: whether the journal was complete once. cluster: unique id of
+    the cluster, the same on both, or empty if this scheduler never had a standby."""
 
     epoch: int = 1
     serves: bool = True
@@ -41,7 +41,7 @@ def _file(config: SchedulerConfig) -> Path:
 
 
 def own_id(config: SchedulerConfig) -> str:
-    """Return the id of a state directory. It identifies the scheduler, whose address may change. Raises UsageError."""
+    """Return the state directory's id, which, unlike its address, identifies a scheduler. Raises UsageError."""
     file = _file(config).with_name("standby.id")
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ def connected(address: str, access: Access, hello: Hello) -> tuple[SocketConnect
 
 
 async def greeted(address: str, access: Access, term: Term, seconds: float) -> int:
-    """Send the epoch to the other scheduler, which stops if its own is lower. Returns the other epoch, or 0 if the
-    other scheduler does not serve. Raises UnreachableError if it does not answer, or another server does."""
+    """Send this epoch to the other scheduler, which stops if its epoch is lower. Returns its epoch, or 0 if it does not
+    serve. Raises UnreachableError if it does not answer or is of another cluster."""
     hello = replace(own_hello(Role.SCHEDULER), epoch=term.epoch, owner_token=term.cluster.encode())
     connector, events = connected(address, access, hello)
     try:

@@ -27,11 +27,11 @@ class AsyncStreamCalls(AsyncCalls):
 class AsyncStream(AsyncIterator[Any]):
     """The values of a stream. Use it as `async with` to stop the task at the end of the block.
 
-    A cancelled `anext`, such as after a timeout, loses no value: the next one continues.
+    A cancelled `anext`, for example after a timeout, loses no value: the next `anext` continues.
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Called in the event loop."""
+        """Create in the event loop."""
         self._stream = stream
         self._changed = changed = asyncio.Event()
         if not isinstance(stream, LocalStream):

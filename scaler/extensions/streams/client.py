@@ -1,4 +1,4 @@
-"""The client's method that returns a stream, and the values of a stream, in the client."""
+"""`Client.stream`, and the client side of a stream."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from scaler.serialization.exceptions import hide_frames
 
 WINDOW = 64
 ANSWER_BYTES = 8 * 1024 * 1024
-"""Size of consumed values after which the task is notified."""
+"""Total size of consumed values at which the task is notified."""
 _CHECK_SECONDS = 60.0
 _VALUE = "a value of the stream"
-_AGAIN = "the task of the stream started again; with restart=True, the stream continues"
+_AGAIN = "the task of the stream restarted; with restart=True, the stream would continue"
 
 
 @hiding_frames_of_methods()
@@ -50,10 +50,10 @@ class StreamCalls(TaskCalls):
         Args:
             fn: a generator function, or a function that returns another iterable.
             args: arguments of the function, as in `submit`. Pass keyword arguments with `functools.partial`.
-            window: maximum number of values ahead of those consumed so far. Beyond this number, the task
-                waits and lends its slot to other tasks. These values take at most 32 MiB, or consist of one value.
-            restart: if the worker is lost, run the generator again, and skip the values that have arrived. For
-                generators that yield the same values each time. Otherwise the loss is an error.
+            window: maximum number of unconsumed values. At this limit, the task waits and lends its slot to other
+            tasks. Unconsumed values are also limited to 32 MiB, unless a single value is larger.
+            restart: if the worker is lost, rerun the generator and skip the values that have arrived. For generators
+            that yield the same values each time. By default, the loss is an error.
             options: options of the task, as in `submit_verbose`. `retry_on` and `preemptible` need `restart`.
 
         Returns:
@@ -69,7 +69,7 @@ class StreamCalls(TaskCalls):
             raise UsageError("streams end with the program: use a client without a durable session")
         for option in ("retry_on", "preemptible"):
             if getattr(carried, option) and not restart:
-                raise UsageError(f"{option} runs a generator again: pass restart=True as well, or leave it out")
+                raise UsageError(f"{option} reruns a generator: pass restart=True as well, or omit it")
         check_arguments(fn, args, {})
         if self._is_in_process:
             return LocalStream(partial(self._submit, kwargs={}, options=carried), fn, args, self._serializer)
@@ -103,7 +103,7 @@ class Stream(Iterator[Any]):
         self._taken_bytes = self._received = self._taken = self._answered = 0
         self._run = self._task = b""
         self._earlier: set[bytes] = set()
-        """Runs that were lost, whose late messages are ignored."""
+        """Lost runs. Their late messages are ignored."""
         self._has_ended = self._is_closed = False
         self._error: Exception | None = None
         self._changed: Callback | None = None
@@ -124,7 +124,7 @@ class Stream(Iterator[Any]):
         Raises:
             StopIteration: The generator has ended, or the stream is closed.
             Exception: The generator's exception, after all earlier values.
-            TaskError: The task was lost or did not complete; raised after all values received earlier.
+            TaskError: The task was lost or did not complete. Raised after all values received before.
         """
         futures = self._loop.futures
         futures.check_waitable()
@@ -153,7 +153,7 @@ class Stream(Iterator[Any]):
         raise StopIteration(returned)
 
     def close(self) -> None:
-        """Stop the task, and end the iteration. Idempotent."""
+        """Stop the task and end the iteration. Idempotent."""
         with self._condition:
             self._is_closed = True
             self._values.clear()
@@ -175,12 +175,12 @@ class Stream(Iterator[Any]):
 
     @property
     def _has_next(self) -> bool:
-        """Whether `next` does not wait."""
+        """Whether `next` returns without waiting."""
         return not self._is_drained or (self.future.done() and (self._has_ended or error_of(self.future) is not None))
 
     @property
     def _is_drained(self) -> bool:
-        """Whether `next` depends on the task."""
+        """Whether `next` needs another message from the task."""
         return not (self._values or self._is_closed or self._error is not None)
 
     def _take(self, message: StreamValue) -> None:
@@ -196,7 +196,7 @@ class Stream(Iterator[Any]):
                 self._run, self._task, self._has_ended = message.run, message.task, False
             is_new = message.number == self._received and self._error is None
             if not message.payload:
-                self._has_ended = message.number <= self._received  # less if the generator was lost and yields fewer
+                self._has_ended = message.number <= self._received  # less if a restarted generator yields fewer values
             elif is_new:
                 self._add(message)
             if not is_new or self._has_ended:
@@ -269,7 +269,7 @@ _passed = threading.local()
 
 
 def _pass_on(*args: Any) -> None:
-    """Store the arguments of a task: copies, with the values of futures."""
+    """Store a task's arguments as the task receives them: copied, with futures replaced by values."""
     _passed.args = args
 
 

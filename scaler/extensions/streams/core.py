@@ -1,4 +1,4 @@
-"""The scheduler part: passes values of streams to clients, and the answers to the tasks. Pure."""
+"""The scheduler part: forwards stream values to clients and the clients' answers to tasks. Pure."""
 
 from __future__ import annotations
 

@@ -12,16 +12,16 @@ class StreamValue(Message):
 
     stream: f.Id  # chosen by the client
     task: f.Id
-    run: f.PeerId  # the sender's peer id, which differs if the task starts again
+    run: f.PeerId  # the sender's peer id, a new one if the task restarts
     number: f.Count64  # number of the value, from 0
     piece: f.Count32  # number of the piece within the value, from 0
-    more: bool  # further pieces follow
+    more: bool  # whether further pieces follow
     payload: bytes  # empty: the stream has ended before this number
 
 
 @message(107, to_scheduler=CLIENTS, from_scheduler=CLIENTS)
 class StreamTaken(Message):
-    """Numbers of the last values that the client has received and that its program has consumed."""
+    """Numbers of the last value received by the client and of the last value consumed by its program."""
 
     task: f.Id
     received: f.Count64

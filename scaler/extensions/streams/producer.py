@@ -1,7 +1,6 @@
-"""Runs a generator as a task, and sends its values to the client while it runs.
-
-The task keeps each value until the client has received it, and sends it again after a restart of the scheduler. It
-continues while at most `window` values, or 32 MiB, are unconsumed. While it waits, it lends its slot to other tasks.
+"""Runs a generator as a task, and sends its values to the client while it runs. The task keeps each value until the
+client has received it, and resends it after a scheduler restart. The task pauses while more than `window` values, or 32
+MiB, are unconsumed. While paused, it lends its slot to other tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from scaler.worker import frames
 from scaler.worker.processor.context import ProcessorContext, current
 
 MAX_AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of unconsumed values beyond which the task waits."""
+"""Maximum bytes of unconsumed values. Beyond this, the task waits."""
 _WAITS = "waits until its values are consumed"
 
 
@@ -39,7 +38,7 @@ class Producer:
         """Return the generator's return value, once the client has received all values."""
         context = current()
         if context is None:
-            raise UsageError("a stream needs a worker that runs tasks in its own processes, which this one does not")
+            raise UsageError("a stream needs a worker that runs tasks in its own processes; this worker does not")
         sender = ValueSender(context, stream, self._window)
         with sender.channel:
             try:
@@ -59,7 +58,7 @@ class Producer:
 
 
 def values_of(function: Callable[..., Any], made: object) -> Iterator[Any]:
-    """Return an iterator over the values. Raises TypeError if they cannot be iterated."""
+    """Return an iterator over a function's return value. Raises TypeError if the value is not iterable."""
     if isinstance(made, Iterable) and not isinstance(made, AsyncIterator):
         return iter(made)
     raise TypeError(
@@ -78,14 +77,14 @@ class ValueSender:
         self._run = new_peer_id()
         self.channel = context.open_channel(self._run)
         self._kept: deque[tuple[int, list[bytes]]] = deque()
-        """Numbers and encoded messages of values that have not been received, and of the last value."""
+        """Numbers and encoded messages of unreceived values, and of the last value."""
         self._ahead: deque[tuple[int, int]] = deque()
         """Numbers and sizes of unconsumed values."""
         self._ahead_bytes = 0
         self._number = self._received = 0
 
     def send(self, payload: bytes) -> None:
-        """Send a value, after waiting for the client if it is behind."""
+        """Send a value. Waits first if the client is behind."""
         self._wait(lambda: len(self._ahead) < self._window and self._ahead_bytes < MAX_AHEAD_BYTES)
         pieces = [payload[at : at + MAX_PIECE_BYTES] for at in range(0, len(payload), MAX_PIECE_BYTES)]
         self._send(pieces)
@@ -94,7 +93,7 @@ class ValueSender:
         self._number += 1
 
     def end(self) -> None:
-        """Send the end, and wait until the client has received it."""
+        """Send the end of the stream, and wait until the client has received it."""
         self._send([b""])
         self._wait(lambda: self._received > self._number)
 

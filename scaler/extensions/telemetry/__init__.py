@@ -1,4 +1,4 @@
-"""Traces over OpenTelemetry. A sampled task has three spans, whose ids follow from `Spec.context` and the task's id.
+"""Traces over OpenTelemetry. A sampled task has three spans with ids derived from `Spec.context` and the task's id.
 
 client.py: context, span of the call -> calling.py: span of the run; core.py: time in the queue -> spans.py: its span
 """
@@ -23,7 +23,7 @@ def require_library(what: str) -> None:
 
 
 def load(module: str, what: str) -> Any:
-    """Import a module that needs OpenTelemetry (20 MB). Raises UsageError for a missing package or bad variable."""
+    """Import a module that needs OpenTelemetry (20 MB). Raises UsageError for a missing package or invalid variable."""
     require_library(what)
     try:
         return importlib.import_module(f"{__name__}.{module}")
@@ -32,7 +32,7 @@ def load(module: str, what: str) -> Any:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raise UsageError if the address is invalid, or the packages are missing."""
+    """Raise UsageError if the address is invalid or the packages are missing."""
     if "@" in urlsplit(endpoint).netloc:  # visible in logs, settings, and the list of processes
         raise UsageError("telemetry_endpoint contains a password: set the variable OTEL_EXPORTER_OTLP_HEADERS instead")
     if not endpoint.startswith(("http://", "https://")):
@@ -45,8 +45,8 @@ class TelemetrySettings(SettingsModel):
     """Telemetry."""
 
     telemetry_endpoint: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """OTLP/HTTP address of a collector for the scheduler's spans, such as http://localhost:4318. Variables OTEL_* set
-    headers and certificates."""
+    """OTLP/HTTP address of a collector for the scheduler's spans, such as http://localhost:4318. The OTEL_* variables
+    set headers and certificates."""
 
     def check(self) -> None:
         super().check()

@@ -26,12 +26,12 @@ def trace_tasks(context: ProcessorContext, _send: Callable[[Note], None]) -> Non
 
 
 class TaskTracing:
-    """Traces the tasks of one processor. Imports libraries at the first traced task, after the fork."""
+    """Traces the tasks of one processor. Imports libraries for the first traced task, after the fork."""
 
     def __init__(self, context: ProcessorContext) -> None:
         self._context = context
         self._sending: Any = None
-        """The module that makes spans, once loaded. False: it cannot be loaded."""
+        """The module that makes spans, once loaded; False if it cannot be loaded."""
         self._spans: Any = None
 
     def wrap(self, spec: LoadedSpec, loaded: Loaded) -> Loaded:
@@ -51,7 +51,7 @@ class TaskTracing:
         return self._sending.traced(self._spans, name, text, task, lambda: finish(function(*args, **kwargs)))
 
     def observe(self, futures: Any) -> None:
-        """Trace the tasks that traced tasks submit."""
+        """Make clients inside traced tasks trace their tasks."""
         if self._spans is not None and futures.observer is None:
             futures.observer = load("client", "tracing of tasks").CallTracer(futures.ids.owner, 0.0)
 

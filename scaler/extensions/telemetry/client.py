@@ -1,4 +1,4 @@
-"""The contexts of tasks, and the spans of calls, in clients. Imported by `Client.trace`, and for nested clients."""
+"""Contexts of tasks and spans of calls, in clients. Imported by `Client.trace` and for nested clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CallTracer:
         self._owner = owner
         self._ratio = ratio
         self._provider: Any = None
-        """Provider for programs that set none."""
+        """Provider for programs that have not set one."""
         self._spans: TaskSpans | None = None
 
     def context(self, options: Options) -> str:
@@ -63,7 +63,7 @@ class CallTracer:
                     self._begin(future, spec.name, c.load_context(spec.context))
 
     def _current(self) -> TaskSpans:
-        """Return the spans of the provider that the program uses now."""
+        """Return the spans of the program's current provider."""
         provider = users_provider() or self._provider
         if provider is None:
             provider = self._provider = make_provider("scaler-client", is_flushed=True)

@@ -1,7 +1,7 @@
-"""The context of a task as lines `name: value`, and ids that follow from it. Pure.
+"""The context of a task as lines `name: value`, and ids derived from it. Pure.
 
 Tasks with equal contexts share a Spec, so the context names the trace and the caller's span, but not the task. The ids
-of a task's own trace and call span are digests of its id, which client, scheduler, and worker know.
+of a task's own trace and call span are digests of the task id, and therefore equal in client, scheduler, and worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaler.ids import content_id
 
 OF_TASK = "task"
-"""Value of `TRACE` if each task has its own trace, and of `PARENT` if each has a span of its call."""
+"""Value of `TRACE` if each task has its own trace, and of `PARENT` if each task has its own call span."""
 TRACE = "scaler-trace"
 PARENT = "scaler-parent"
 MAX_LINE_CHARACTERS = 1_000
@@ -29,7 +29,7 @@ def span_id_of(task: bytes) -> int:
 
 
 def dump_context(lines: Mapping[str, str]) -> str:
-    """Return these headers as a context, without long ones such as large baggage."""
+    """Return these headers as a context, without long values such as large baggage."""
     return "\n".join(f"{name}: {value}" for name, value in lines.items() if len(value) <= MAX_LINE_CHARACTERS)
 
 
@@ -38,7 +38,7 @@ def load_context(context: str) -> dict[str, str]:
 
 
 class Place(NamedTuple):
-    """A task's place in a trace. parent_id: span of the task's call, or else of its caller. caller_id: 0 if none."""
+    """A task's place in a trace. parent_id: the task's call span, or else the caller's span. caller_id: 0 if none."""
 
     trace_id: int
     parent_id: int

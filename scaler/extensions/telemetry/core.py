@@ -56,7 +56,7 @@ class QueueTimes(SchedulerPart):
             began_at = now.unix
             if ran is not None and ran[0].began_us and ran[0].clock.offset_seconds is not None:
                 began_at += ran[0].began_us[ran[1]] / 1e6 + ran[0].clock.offset_seconds - now.clock
-            began_at = min(max(began_at, arrived_at), now.unix)  # estimates of the worker's clock differ
+            began_at = min(max(began_at, arrived_at), now.unix)  # the estimates of the worker's clock differ
             record = ended.record_of(index)
             attributes: dict[str, str | int] = {
                 "scaler.task.id": task.hex(),
@@ -69,5 +69,5 @@ class QueueTimes(SchedulerPart):
 
 
 def queue_times(config: TelemetrySettings) -> SchedulerPart:
-    """Return the part. It subscribes to no changes if the scheduler sends no spans."""
+    """Return the part, which subscribes to no changes if the scheduler sends no spans."""
     return QueueTimes() if config.telemetry_endpoint else SchedulerPart()

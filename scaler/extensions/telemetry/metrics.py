@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def converted(families: Iterable[Any], resource: Resource, since_ns: int, now_ns: int) -> m.MetricsData:
-    """Convert metrics of Prometheus. since_ns: start of the counters."""
+    """Convert Prometheus metrics. since_ns: start time of the counters."""
     found: dict[str, m.Metric] = {}
     for family in families:
         for sample in family.samples:
@@ -52,7 +52,7 @@ def export_seconds() -> float:
 
 
 async def send(metrics: Any, endpoint: str) -> None:
-    """Send metrics until cancelled. A failure is logged once, and loses the values collected until then."""
+    """Send metrics until cancelled. A failure loses the values collected since the last success, and is logged once."""
     from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 (100 ms)
 
     suppress_instrumentation()

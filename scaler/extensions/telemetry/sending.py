@@ -1,4 +1,4 @@
-"""Makes spans, and sends them to a collector. Imported only for traced tasks."""
+"""Makes spans and sends them to a collector. Imported only for traced tasks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from scaler.extensions.telemetry.context import load_context, place_of
 from scaler.serialization import describe
 
 MAX_QUEUED = 2_048
-"""Maximum number of spans that wait for the collector. New ones replace the oldest."""
+"""Maximum number of spans waiting for the collector. New spans replace the oldest."""
 MAX_BATCH = 512
 GATHER_SECONDS = 0.1
-"""Time that a span waits so that several spans share a request."""
+"""Time that a span waits for other spans to share a request."""
 FLUSH_SECONDS = 2.0
 MAX_SPANS_PER_SECOND = 1_000
-"""Maximum per process. Beyond it, tasks have no spans, so that tracing cannot slow the cluster down."""
+"""Maximum rate per process. Beyond this, tasks have no spans: tracing must not slow the cluster down."""
 MAX_STATUS_CHARACTERS = 1_000
 SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 _log = logging.getLogger(__name__)
 _system = random.SystemRandom()
 _next = threading.local()
-"""Ids of the span that a thread is about to start; 0: random ones. Tracers of one provider are one object."""
+"""Ids of the span that a thread is about to start; 0: random ids. Global, as tracers of one provider are one object."""
 
 
 def suppress_instrumentation() -> None:
@@ -49,7 +49,7 @@ def suppress_instrumentation() -> None:
 
 
 class LastMessage(logging.Filter):
-    """Keeps a logger's last message and drops every message, because an exporter logs each attempt."""
+    """Drops all messages of a logger but stores the last, because an exporter logs each attempt."""
 
     text = "it did not accept them"
 
@@ -62,7 +62,7 @@ complaint = LastMessage()
 
 
 def otlp(endpoint: str) -> SpanExporter:
-    """Return the exporter for a base address, or, if it is empty, for the OTEL_EXPORTER_OTLP_* variables."""
+    """Return the exporter for a base address or, if that is empty, for the OTEL_EXPORTER_OTLP_* variables."""
     from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415 (80 ms)
 
     logging.getLogger(trace_exporter.__name__).addFilter(complaint)
@@ -105,7 +105,7 @@ class SpanQueue(SpanProcessor):
         suppress_instrumentation()
         exporter: SpanExporter | None = None
         while self._due.wait():
-            self._is_sending = True  # before taking spans, for `force_flush`
+            self._is_sending = True  # set before spans are taken, for `force_flush`
             self._due.clear()
             time.sleep(GATHER_SECONDS)
             while self._queue:
@@ -122,7 +122,7 @@ class SpanQueue(SpanProcessor):
 
 
 class Ids(IdGenerator):
-    """Generates ids that do not repeat when tasks seed `random` identically, or uses the ids in `_next`."""
+    """Generates ids that differ even if tasks seed `random` identically, or uses the ids in `_next`."""
 
     def generate_span_id(self) -> int:
         return getattr(_next, "span_id", 0) or _system.getrandbits(64) or 1
@@ -141,12 +141,12 @@ def users_provider() -> Any:
 
 
 def resource(service: str, **attributes: Any) -> Resource:
-    """Describe this process. Variables such as OTEL_SERVICE_NAME take precedence."""
+    """Return a description of this process. Variables such as OTEL_SERVICE_NAME take precedence."""
     return Resource.create({"service.name": service, **attributes}).merge(OTELResourceDetector().detect())
 
 
 def make_provider(service: str, endpoint: str = "", *, is_flushed: bool = False) -> TracerProvider:
-    """is_flushed: flush when the interpreter exits."""
+    """is_flushed: whether to flush when the interpreter exits."""
     process = resource(service, **{"host.name": socket.gethostname(), "process.pid": os.getpid()})
     provider = TracerProvider(resource=process, shutdown_on_exit=is_flushed, id_generator=Ids())
     if os.environ.get("OTEL_TRACES_EXPORTER") != "none":
@@ -161,13 +161,13 @@ class TaskSpans:
         self.provider = provider
         self._tracer = provider.get_tracer("scaler")
         self.sets_ids = hasattr(self._tracer, "id_generator")
-        """Whether spans can have given ids. Only OpenTelemetry's own implementation permits this."""
+        """Whether spans can have predefined ids. Only OpenTelemetry's own implementation permits this."""
         if self.sets_ids:
             self._tracer.id_generator, self._tracer.sampler = Ids(), ALWAYS_ON
         self._second = self._count = 0
 
     def has_room(self) -> bool:
-        """Count a span, and return whether the rate permits it."""
+        """Count a span. Returns whether the rate permits it."""
         if (second := int(time.monotonic())) != self._second:
             self._second, self._count = second, 0
         self._count += 1
@@ -193,10 +193,10 @@ def record(span: trace.Span, error: BaseException) -> None:
 
 
 def present_spans(known: TaskSpans | None) -> TaskSpans:
-    """Return the spans of the present provider, which a task's module may have set."""
+    """Return the spans of the current provider, which a task's module may have set."""
     provider = users_provider()
     if provider is None:
-        # Also for spans that tasks make. Unlike after `set_tracer_provider`, tasks may still set a provider.
+        # Also for spans that tasks make. Unlike `set_tracer_provider`, this lets tasks still set a provider.
         provider = trace._TRACER_PROVIDER = make_provider("scaler-worker")  # noqa: SLF001
     return known if known is not None and known.provider is provider else TaskSpans(provider)
 
@@ -210,7 +210,7 @@ def _inherited(text: str) -> tuple[Any, Context]:
 
 
 def traced(spans: TaskSpans, name: str, text: str, task: bytes, call: Callable[[], Any]) -> Any:
-    """Call inside a span or, beyond the rate, in the caller's context. text: the task's context."""
+    """Call a task's function inside a span or, beyond the rate, in the caller's context. text: the task's context."""
     place = place_of(load_context(text), task)
     assert place is not None, "its function was wrapped"
     state, baggage = _inherited(text)

@@ -1,6 +1,6 @@
-"""The timeline of task runs by worker lane, on the page and as a trace for other programs.
+"""The timeline of task runs by worker lane, on the web page and as a trace for other programs.
 
-reports of the scheduler -> lanes.py -> page/timeline.js
+scheduler reports -> lanes.py -> page/timeline.js
 """
 
 from scaler.plugins import Extension

@@ -1,4 +1,4 @@
-"""`scaler trace`: writes the timeline into a file."""
+"""`scaler trace`: writes the timeline to a file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NO_TASK = "no task is running or has ended; --seconds 30 waits for tasks"
 
 
 def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    purpose = "Write a timeline of the cluster as a trace for Perfetto and Chrome; FILE - writes to stdout."
+    purpose = "Write a timeline of the cluster as a trace for Perfetto and Chrome. FILE can be - for stdout."
     parser = flags_parser(program, TopConfig, purpose, "FILE")
-    text = "watch for this long before writing; by default the scheduler's history is written at once"
+    text = "seconds to watch before writing; by default, writes the scheduler's history at once"
     parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
     file, rest = split_subject(arguments)
     if not file:
@@ -37,7 +37,7 @@ def trace_file(program: str, arguments: Sequence[str], environment: Environment)
     config, own = asked(parser, rest, environment)
     seconds = own["seconds"]
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise UsageError(f"--seconds {seconds}: give a number of at least 0")
+        raise UsageError(f"--seconds is {seconds}, but must be at least 0")
 
     async def work(connection: MonitorConnection) -> None:
         if seconds:

@@ -1,7 +1,6 @@
-"""Task bars by worker lane, and their trace for Chrome's and Perfetto's viewers. Pure.
-
-A lane is a processor of a worker, or its replacement, and runs one task at a time. A task that waits for subtasks
-keeps its lane until it ends, and tasks that use its slot run on another lane."""
+"""Task bars by worker lane, and their trace for the Chrome and Perfetto viewers. Pure. A lane is a processor of a
+worker, including its replacements, and runs one task at a time. A task that waits for subtasks keeps its lane until it
+ends, and tasks that use its slot run on another lane."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ LaneKey = tuple[str, int]
 
 
 class Bar(NamedTuple):
-    """A task, from start to end (unix seconds). The end of a running task is the current time."""
+    """A task with its start and end (unix seconds). The end of a running task is the current time."""
 
     start: float
     end: float
@@ -35,7 +34,7 @@ class Bar(NamedTuple):
 
 
 def lanes(model: Model, since: float = -inf, until: float = inf) -> dict[LaneKey, list[Bar]]:
-    """Return the model's tasks that ran between two times, by start. Includes idle lanes."""
+    """Return the model's tasks that ran between two times, ordered by start. Includes idle lanes."""
     now = model.now
     found: dict[LaneKey, list[Bar]] = {
         (worker.name, lane): [] for worker in model.status.workers for lane in range(1, worker.slots + 1)
@@ -66,7 +65,7 @@ _FAILED = "terrible"
 
 
 def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
-    """Return the tasks of the last seconds as JSON for Chrome's and Perfetto's viewers. Uses the JSON object format of
+    """Return the tasks of the last seconds as JSON for the Chrome and Perfetto viewers. Uses the JSON object format of
     the Trace Event Format: a process per worker manager, a thread per worker lane, and a complete event (`"ph": "X"`,
     times in microseconds) per task."""
     workers = {worker.name: worker for worker in model.status.workers}
@@ -130,7 +129,7 @@ def timeline_view(model: Model, seconds: float, since: float, until: float) -> V
     states: dict[str, int] = {}
 
     def shown(bar: Bar) -> list[object]:
-        """Return the values, with indexes in the lists instead of names."""
+        """Return the values, with names replaced by indexes in the lists."""
         function = functions.setdefault(bar.function, len(functions))
         values = (*bar[:3], function, states.setdefault(bar.state, len(states)), *bar[5:])
         return [round(value, 6) if isinstance(value, float) else value for value in values]

@@ -1,4 +1,4 @@
-"""Facts about a unit that its worker reads from the environment: its id at the service that started it, and GPUs."""
+"""Facts about a unit that its worker reads from the environment: the unit's id at its service, and GPUs."""
 
 from scaler.plugins import Extension
 

@@ -18,7 +18,7 @@ from scaler.needs import GPU
 
 ANSWER_SECONDS = 2.0
 ATTEMPTS = 5
-"""A container's endpoint may not be available immediately after the start."""
+"""A container's endpoint may be unavailable just after the start."""
 PAUSE_SECONDS = 0.5
 
 
@@ -72,9 +72,8 @@ _claims: list[socket.socket] = []
 def claim_gpus(
     capabilities: Mapping[str, float | None], environment: Mapping[str, str], devices: Path = Path("/dev")
 ) -> tuple[str, ...]:
-    """Claim as many GPUs as the capabilities offer, exclusively among the workers of a host. Returns their names.
-
-    Chooses from CUDA_VISIBLE_DEVICES, or all GPUs. Shares GPUs if too few are free. On a host without GPUs, returns
+    """Claim as many GPUs as the capabilities offer, exclusively among the workers of a host, and return their names.
+    Chooses from CUDA_VISIBLE_DEVICES or all GPUs. Shares GPUs if too few are free. Without GPUs on the host, returns
     numbers from 0. A claim is an abstract socket, which the kernel releases when the worker exits.
     """
     count = math.ceil(capabilities.get(GPU) or 0)

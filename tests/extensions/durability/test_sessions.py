@@ -250,6 +250,6 @@ def test_session_limits_apply_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_SESSIONS", 1)
     cluster = with_session()
     refused = cluster.refusal("t", ALICE, session="another")
-    assert refused == "MAX_SESSIONS is 1, and key alice has reached it: remove some"
+    assert refused == "key alice has reached the limit of 1 sessions: remove some"
     assert not cluster.refusal("t", BOB, session="another")
     assert "at most 2048 bytes" in cluster.refusal("t", BOB, session="n" * 3000)

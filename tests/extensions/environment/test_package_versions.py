@@ -47,7 +47,7 @@ def test_client_is_warned_once_per_function_and_version(
             assert client.submit(len, [1]).result(WAIT_SECONDS) == 1
             [text] = until(warnings, WAIT_SECONDS)
             assert "count" in text
-            assert "may behave differently there, which has tabler 1.9 (the client has 2.0)" in text
+            assert "may behave differently there: the worker has tabler 1.9 (the client has 2.0)" in text
             assert client.submit(tabler.total, [1, 2, 3]).result(WAIT_SECONDS) == 6
             until(lambda: len(warnings()) == 2, WAIT_SECONDS)
             assert client.map(count, [[1, 2]] * 20) == [3] * 20

@@ -133,7 +133,7 @@ def test_other_tasks_run_during_an_installation_and_waiting_ones_can_be_cancelle
 ) -> None:
     waiting = client.options(environment=["tabulator==waits"])
     first, second = waiting.submit(version), waiting.submit(version)
-    assert until(lambda: "its environment is installed on 1 worker now" in client.explain(first), WAIT_SECONDS)
+    assert until(lambda: "its environment is being installed on 1 worker" in client.explain(first), WAIT_SECONDS)
     assert client.map(abs, range(-20, 0)) == [*range(20, 0, -1)]
     assert second.cancel()
     (tmp_path / "flag").touch()

@@ -27,7 +27,7 @@ def test_tasks_avoid_a_worker_that_prepares_their_environment_and_others_run_the
     assert cluster.on("slow") == []
     [usual] = cluster.submit("client")
     assert cluster.on("slow") == [usual]
-    assert "its environment is installed on 1 worker now" in cluster.state.rooms.explainer.why(first)
+    assert "its environment is being installed on 1 worker" in cluster.state.rooms.explainer.why(first)
     cluster.worker("quick")
     assert set(cluster.on("quick")) == {first, second}
     cluster.say("slow", EnvironmentState(DEFINITION, True))

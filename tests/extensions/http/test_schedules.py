@@ -190,7 +190,7 @@ def test_new_server_runs_the_last_of_the_missed_times_once(
             for server in (rig.server(), rig.server()):
                 await server.step()
             assert sorted(await rig.ended()) == [("20261130T0300Z", True), ("20261203T0300Z", True)]
-            assert "missed runs after 2026-11-30 03:00:00+00:00; the last one starts" in caplog.text
+            assert "missed runs after 2026-11-30 03:00:00+00:00; starting the last" in caplog.text
 
     run(main)
 

@@ -125,7 +125,7 @@ def test_methods_that_need_a_cluster_raise_a_clear_error(client: Client) -> None
     for ask in asked:
         with pytest.raises(UsageError, match="processes=False"):
             ask()
-    with pytest.raises(UsageError, match="leave out the address and the session"):
+    with pytest.raises(UsageError, match="omit the address and the session"):
         Client("tcp://127.0.0.1:1", processes=False)
     assert repr(client).endswith("of this process, without processes>")
     client.shutdown()

@@ -129,5 +129,5 @@ def test_explain_names_the_share_and_the_maximum() -> None:
     bed.flood("a", 0.5, key="alice")
     bed.flood("b", 0.5, key="bob")
     bed.run(3.0)
-    assert "3 of 4 slots are the share of key alice" in bed.why_waits("a")
+    assert "key alice has a share of 3 of 4 slots" in bed.why_waits("a")
     assert "key bob uses 1 slot, its maximum" in bed.why_waits("b")

@@ -64,7 +64,7 @@ def test_frozen_scheduler_stops_when_it_wakes_after_a_promotion_and_nothing_ends
         assert client.submit(noted, pair.notes, "later").result(30) == "later"
         assert len(ended) == 20
         assert {*pair.starts().values()} == {1}
-        with pytest.raises(RefusedError, match=f"not the scheduler any more: connect to {pair.second}"):
+        with pytest.raises(RefusedError, match=f"no longer the scheduler: connect to {pair.second}"):
             Client(pair.first)
 
 

@@ -178,7 +178,7 @@ def test_second_standby_is_refused_until_the_first_one_is_left_and_gone() -> Non
     source = in_step()
     assert [*source.take()]
     other = Following("tcp://c:1", 0, 0, 0.0, False)
-    assert "tcp://b:1 already: stop one of the two" in source.follow(b"c", other, TIMEOUT_SECONDS + 1)
+    assert "already has the standby tcp://b:1: stop one of the two" in source.follow(b"c", other, TIMEOUT_SECONDS + 1)
     source.lost()
     assert source.follow(b"c", other, TIMEOUT_SECONDS + 1), "nobody has left it behind"
     source.leave()

@@ -102,7 +102,7 @@ def test_answers_that_break_off_or_contain_no_lease_do_not_end_the_renewal(monke
         raise ReadTimeoutError(endpoint_url=URL)
 
     async def main() -> None:
-        for read, why in ((broken, "timeout"), (lambda: b"{}", "something else: name another one in standby_lease")):
+        for read, why in ((broken, "timeout"), (lambda: b"{}", "is not a lease: name another object in standby_lease")):
             answer = {"ETag": "1", "Body": SimpleNamespace(read=read)}
             monkeypatch.setattr(Lease, "_s3", SimpleNamespace(get_object=lambda answer=answer, **_: answer))
             lease = Lease(URL, "tcp://a:1", "a")

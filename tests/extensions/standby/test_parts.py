@@ -213,7 +213,7 @@ def test_running_scheduler_stops_for_its_standby_and_refuses_a_second_one(
             standby = Standby(config, Term(serves=False))
             await soon(lambda: f"in step with {first}" in caplog.text)
             other = Standby(config_of(tmp_path / "c", bind_address=third, standby_of=first), Term(serves=False))
-            await soon(lambda: f"the scheduler has the standby {second} already: stop one of the two" in caplog.text)
+            await soon(lambda: f"the scheduler already has the standby {second}: stop one of the two" in caplog.text)
             other.close()
             assert await standby.promote(force=False) == ""
             assert stage.stop.is_set()
@@ -243,9 +243,9 @@ def welcome(epoch: int, cluster: str) -> m.Welcome:
         (welcome(2, ""), True, ""),  # an earlier version
         (welcome(1, CLUSTER), False, ""),
         (m.Refused(m.RefusalReason.STANDBY, "a standby"), False, ""),
-        (welcome(2, CLUSTER[::-1]), False, "unknown, so this one serves: {} is the scheduler of another cluster"),
-        (m.Refused(m.RefusalReason.VERSION, "too old"), False, "unknown, so this one serves: {} refused .* too old"),
-        (None, False, "unknown, so this one serves: {} does not answer"),
+        (welcome(2, CLUSTER[::-1]), False, "was promoted, so this one serves: {} is the scheduler of another cluster"),
+        (m.Refused(m.RefusalReason.VERSION, "too old"), False, "was promoted, so this one serves: {} refused .* too old"),
+        (None, False, "was promoted, so this one serves: {} does not answer"),
     ],
 )
 def test_restarted_scheduler_asks_its_partner_whether_it_was_replaced(
@@ -372,7 +372,7 @@ def test_promotion_needs_a_copy_and_recovers_one_between_two_renames(tmp_path: P
         assert "it has no complete copy" in await standby.promote(force=True)
         peer = Peer(standby.address, m.Role.CLIENT, m.ClientDetails("c"))
         refused = await peer.until(lambda: peer.refused)
-        assert "not the scheduler any more: connect to its successor, or give both addresses" in refused.text
+        assert "no longer the scheduler: connect to its successor, or specify both addresses" in refused.text
         peer.connector.close()
         standby.close()
         (tmp_path / "scheduler.earlier").mkdir()

@@ -154,7 +154,7 @@ def test_call_with_limits_is_the_only_one_of_its_task(options: Options, serializ
 def test_size_of_a_chunk_has_an_effect_or_is_refused() -> None:
     assert [chunk_size_of(size, "") for size in (None, 1, 30)] == [None, 1, 30]
     assert [chunk_size_of(size, "retry_on") for size in (None, 1)] == [1, 1]
-    with pytest.raises(UsageError, match="chunk_size is 30, but with retry_on, each call is a task: leave out one"):
+    with pytest.raises(UsageError, match="chunk_size is 30, but with retry_on, each call is a task: remove one"):
         chunk_size_of(30, "retry_on")
     for size in (0, True, 2.0):
         with pytest.raises(UsageError, match=r"chunk_size is .*, but must be an integer of at least 1"):

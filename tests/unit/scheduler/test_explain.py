@@ -123,7 +123,7 @@ def test_client_is_told_once_about_unsatisfiable_requirements(cluster: Cluster) 
     cluster.wait(0.5, alive=["w", "m"])
     told = (
         "tasks that need gpu=2 wait: no worker offers gpu=2, and no worker manager could start one that does: there is "
-        "no more than gpu=1. Offered are: gpu=1 and linux. "
+        "no more than gpu=1. Workers offer: gpu=1 and linux. "
         "Request less in capabilities=..., or start workers with --per-worker-capabilities gpu=2"
     )
     assert notices(cluster, client) == [told]

@@ -1,1 +1,1 @@
-"""Object store of a host: one process for all its workers of a cluster. Agents find or start it; see `link`."""
+"""Object store of a host: one process shared by a cluster's workers there. Agents find or start it; see `link`."""

@@ -1,4 +1,4 @@
-"""The agent's connection to its host's store: finds or starts the store, and detects its end."""
+"""The agent's connection to its host's store: finds or starts the store, and detects its exit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def find_store(agent: Agent) -> None:
 
 
 class StoreLink:
-    """Keeps one agent connected to its host's store. Belongs to the running loop."""
+    """Keeps one agent connected to its host's store. Bound to the running loop."""
 
     def __init__(self, config: WorkerConfig, on_found: Callable[[str, bytes], None]) -> None:
         """on_found: receives the store's address and its peer id at the scheduler; empty for the object storage."""
@@ -58,7 +58,7 @@ class StoreLink:
         self._child: ChildProcess | None = None
 
     def use(self, welcome: Welcome, _is_restarted: bool) -> None:
-        """Find the store of a cluster. Calls on_found soon."""
+        """Start looking for the store of a cluster; on_found receives the result."""
         if self._task is None:
             address = self._config.object_storage_address or welcome.object_storage_address
             self._task = self._loop.create_task(self._keep(address))
@@ -84,7 +84,7 @@ class StoreLink:
             self._client = StorageClient(store.address, new_peer_id(), Role.WORKER, own_access(self._config))
             self._on_found(store.address, bytes.fromhex(store.peer))
             await self._end_of(store.pid)
-            _log.warning("the object store of this host (pid %d) exited: objects that only it had are lost", store.pid)
+            _log.warning("the object store of this host (pid %d) exited: objects stored only there are lost", store.pid)
             self._client.close()
 
     async def _is_elsewhere(self, object_storage_address: str) -> bool:

@@ -36,7 +36,7 @@ def file_name(config: WorkerConfig) -> str:
 
 
 def find(name: str) -> RunningStore | None:
-    """Return the store of this file; None if none is running and listening. Raises UsageError."""
+    """Return the store of this file, or None if no store is running and listening. Raises UsageError."""
     with private_directory() as directory, suppress(FileNotFoundError):
         file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=directory)
         try:
@@ -56,7 +56,7 @@ def pids_of_store(config: WorkerConfig) -> list[int]:
 
 
 def take(name: str) -> OwnFile | None:
-    """Lock the file and return it; None if another process is the store. Raises UsageError."""
+    """Lock and return the file, or None if another process is the store. Raises UsageError."""
     texts_of_running(SUFFIX)  # removes the files of killed stores
     file = OwnFile(name.removesuffix(SUFFIX), SUFFIX)
     return file if file.is_held else None

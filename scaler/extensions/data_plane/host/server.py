@@ -37,7 +37,7 @@ from scaler.worker.credential import own_access
 LINGER_SECONDS = 5.0
 """Seconds that a store outlives its last worker. A new worker then finds its objects."""
 EVACUATE_SECONDS = 20.0
-"""Maximum seconds that an ending store spends moving its sole copies to the object storage."""
+"""Maximum seconds that an exiting store spends moving sole copies to the object storage."""
 REPORT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class StoreServerAccess(ServerAccess):
 
 
 class HostStoreServer(StorageServer):
-    """The store of a host, on the running loop. `ended` completes once the store is no longer needed."""
+    """The store of a host, bound to the running loop. `ended` completes once the store is no longer needed."""
 
     def __init__(self, config: WorkerConfig) -> None:
         """Listen, and start connecting to the scheduler. Raises UsageError if this host has no address from which it
@@ -125,7 +125,7 @@ class HostStoreServer(StorageServer):
 
     def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
         if hello.role not in {m.Role.WORKER, m.Role.STORE}:
-            text = f"this is the object store of a host; {hello.role}s belong to the scheduler and the object storage"
+            text = f"this is the object store of a host; {hello.role}s connect to the scheduler and the object storage"
             return m.Refused(m.RefusalReason.ROLE, text)
         return super()._admit(peer, hello, identity)
 
