@@ -1277,7 +1277,7 @@ struct SessionEnded {
 }
 
 struct StreamValue {
-  # A value of a stream, or a piece of a large one. Answered by StreamTaken.
+  # A value of a stream, or a piece of a large value. Answered by StreamTaken.
   # client, admin -> scheduler.
   # scheduler -> client, admin.
   stream @0 :Data;               # chosen by the client; 16 bytes

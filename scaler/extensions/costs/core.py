@@ -43,7 +43,7 @@ _ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class UnitCharge:
-    """Amount charged for a unit. free_seconds: time that the unit spent in a queue, part of its age."""
+    """Amount charged for a unit. free_seconds: queue time included in the unit's age."""
 
     charged: float
     free_seconds: float = 0.0
@@ -125,7 +125,7 @@ class SpendingLedger(Spending):
         return math.fsum(amount for begun, amount in self._buckets if begun > since)
 
     def check(self, now: float) -> list[str]:
-        """Return warnings about nearly spent and reached limits, each once until spending falls below CALM_SHARE."""
+        """Return warnings about limits nearly spent or reached, each once until spending falls below CALM_SHARE."""
         texts = []
         for period, limit in self.limits.items():
             share = self.spent(period, now) / limit + _ROUNDING
@@ -248,7 +248,7 @@ class SpendingLedger(Spending):
         return max(0.0, left - reserved)
 
     def affordable(self, view: ClusterView) -> ClusterView:
-        """Limit the slots of paid managers to the budget, so that policies use other managers."""
+        """Limit the slots of paid managers to the budget, which makes policies use other managers."""
         if self.limits:
             left = self.budget(view.managers, view.now)
             view = replace(view, managers=tuple(self._affordable(manager, left) for manager in view.managers))

@@ -1,4 +1,4 @@
-"""The data plane: objects in stores of hosts, transfers between stores, and workers near their data.
+"""The data plane: objects in host stores, transfers between stores, and workers near their data.
 
 messages from stores -> stores.py -> tracker.py: transfers, directory.py: holders, persisted.py: copies that must exist
 tasks -> locality.py: the host near which a task runs

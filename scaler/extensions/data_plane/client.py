@@ -16,7 +16,7 @@ class CopyCalls(TaskCalls):
         """Copy results into the object storage, where they survive the loss of their hosts.
 
         Returns at once. Each result is copied as soon as it exists. The copy is kept as long as its future. Starts no
-        task, unlike Dask's `persist`. Results of up to 32 KiB travel in messages and need no copy.
+        task, unlike Dask's `persist`. Results of up to 32 KiB are sent in messages and need no copy.
 
         Args:
             futures: one or several futures of this client.

@@ -19,7 +19,7 @@ OBJECT_STORAGE = 0
 MAX_LOST = 50_000
 """Maximum number of lost objects whose hosts are recorded."""
 MAX_LOOKS = 30_000
-"""Maximum large objects to compare when finding the largest. If there are more, an arbitrary selection is compared."""
+"""Maximum number of large objects compared to find the largest. Beyond this, an arbitrary selection is compared."""
 
 
 @dataclass(slots=True, eq=False)

@@ -43,12 +43,12 @@ MAX_HOLDERS = 64
 """An object in more stores than this counts as near everywhere."""
 MAX_WORKERS_COMPARED = 16
 MAX_STORES_COMPARED = 8
-"""Maximum stores compared per step and requirement when workers take other stores' tasks."""
+"""Maximum number of stores compared per step and requirement when workers take other stores' tasks."""
 MAX_SOURCES_COMPARED = 4
 MAX_AHEAD = 10_000
 PERIOD_SECONDS = 0.005
 MAX_COMPARISONS = 48
-"""Maximum comparisons of waiting and moving per `PERIOD_SECONDS`. Each takes about 10 us."""
+"""Maximum number of comparisons of waiting and moving per `PERIOD_SECONDS`. Each takes about 10 us."""
 MARGIN = 1.25
 """A dispatched task is recalled only if waiting takes longer than moving by this factor, because estimates vary."""
 

@@ -1,4 +1,4 @@
-"""Results that must outlive their hosts, and when the object storage is asked to copy them. Pure.
+"""Tracks results that must outlive their hosts, and asks the object storage to copy them. Pure.
 
 A *persisted* result has a copy in the object storage or its backend until it is forgotten. The object storage, when it
 is *asked*, fetches and keeps the result. After a refusal, for example because memory is full, the object storage is

@@ -42,7 +42,7 @@ MAX_RUN_BYTES = 64 * 1024 * 1024
 """Maximum run of a lone fetcher. Bounds how long other objects wait at the same source."""
 MAX_LOOKS = 16
 MAX_FAILURES = 8
-"""Failed runs of a fetch after which the object is unavailable to its store."""
+"""Number of failed runs after which a fetch fails: the object is unavailable to the store."""
 SWEEP_SECONDS = 0.25
 """Interval of the sweep that serves fetches missed because of `MAX_LOOKS`."""
 UNREACHABLE_SECONDS = 60.0
@@ -69,7 +69,7 @@ class Tracker:
         self.persisted = PersistedResults(directory, self.mail, self.wake_by)
         self.directory = directory
         self.unsettled: dict[Transfer, None] = {}
-        """Transfers that lost a source, whose waiting fetches may have none left."""
+        """Transfers that lost a source. Their waiting fetches may have no source left."""
         self._turn = 0
 
     def take(self) -> list[tuple[int, Message]]:
@@ -356,7 +356,7 @@ class Tracker:
             self._continue(self.links[store])
 
     def _continue(self, link: Traffic) -> None:
-        """Start another object's fetch at a store that has room, in rotation."""
+        """Start a waiting fetch of another object at a store with free capacity, round robin."""
         for identifier, fetch in list(islice(link.fetches.items(), MAX_LOOKS)):
             link.fetches.move_to_end(identifier)
             source = self._choose(fetch, MAX_LOOKS) if not fetch.runs and link.may_get(fetch.transfer.kind) else None

@@ -15,13 +15,13 @@ from scaler.protocol.messages import Message, split
 MAX_RUNS_OF_FETCH = 2
 """Maximum runs in flight per fetch: the next run is requested while one arrives."""
 MAX_RUNS_OF_SOURCE = 4
-"""Runs of large objects that one store serves at a time."""
+"""Maximum runs of large objects that one store serves at a time."""
 MAX_SHARED_RUNS = 2
-"""Runs of shared objects that one store serves at a time. Fewer runs pass the first chunk on sooner."""
+"""Maximum runs of shared objects that one store serves at a time. Fewer runs pass the first chunk on sooner."""
 MAX_RUNS_OF_FETCHER = 4
-"""Runs of large objects that one store receives at a time. Equal to MAX_RUNS_OF_SOURCE to keep all links busy."""
+"""Maximum runs of large objects that one store receives at a time. Equal to MAX_RUNS_OF_SOURCE to keep links busy."""
 MAX_SMALL_RUNS = 64
-"""Limit for objects below LARGE_BYTES or of unknown size, which never wait for large ones."""
+"""Limit for objects below LARGE_BYTES or of unknown size. These objects never wait for large objects."""
 
 
 class Kind(IntEnum):

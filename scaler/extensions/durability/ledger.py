@@ -37,7 +37,7 @@ from scaler.scheduler.core.changes import (
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
-"""Maximum number of departed clients to remember, to ask the storage again to drop their objects."""
+"""Maximum number of departed clients to remember. The storage is asked again to drop their objects."""
 _MAX_ROWS = 1024
 _MAX_LABELS = 4096
 M = TypeVar("M", bound=m.Message)

@@ -32,7 +32,7 @@ SETTLE_SECONDS = 0.1
 """Seconds for which late resubmissions are held, because their dependents arrive in later messages."""
 SWEEP_SECONDS = 0.25
 _LATER = math.inf
-"""Release time of held tasks under an exception in the module docstring."""
+"""Release time of held tasks without a time limit: see the two exceptions in the module docstring."""
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +158,7 @@ class Recovery(Durability):
             task = self._state.living_task(identifier)
             if task is not None and task.is_queued and identifier in self.claims:
                 self._apply(task, self.claims.pop(identifier), now)
-        if self._sent:  # the worker may have lacked tasks that were sent to it
+        if self._sent:  # the worker may not have received all tasks that were sent to it
             self.next_at = min(self.next_at, max(self._opens_at, now + SETTLE_SECONDS))
         # After the first answer, even an empty one, the worker starts its unlisted tasks.
         if unstarted.ids:

@@ -89,7 +89,7 @@ def variables_of(folder: Path) -> dict[str, str]:
 
 def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tuple[Path, int]:
     """Return the folder with the packages of packed requirements, and the descriptor of a lock that protects the
-    folder. what: their name in errors. Raises ConfigError."""
+    folder. what: name of the packages in errors. Raises ConfigError."""
     listed = unpacked(data)
     constraints = [*own_versions(), *listed.constraints]
     names = [each.partition(" #")[0] for each in listed.requirements if not each.startswith("-")]
@@ -223,7 +223,7 @@ def _without_credentials(text: str) -> str:
 
 
 def uv_command() -> list[str]:
-    """Return the command of uv, or an empty list."""
+    """Return the uv command, or an empty list."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(os.path.expanduser, _UV_FOLDERS)])
     if uv := shutil.which("uv", path=path):
         return [uv]

@@ -42,7 +42,7 @@ def packages_of(function: Callable[..., Any]) -> Packages:
 
 
 def differences(packages: Packages) -> str:
-    """Return which of these packages are missing here or differ in version; empty for no differences."""
+    """Describe which of these packages are missing here or differ in version. Empty if there are no differences."""
     parts = []
     for name, version in packages:
         here = version_of(name)

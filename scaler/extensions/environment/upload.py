@@ -17,7 +17,7 @@ MAX_UPLOAD_BYTES = 256 * 1024 * 1024
 """Limit (bytes) for all files together, because each processor keeps them in memory."""
 _COMPILED = (".so", ".pyd", ".dylib")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Modification time of all files, so that equal contents yield equal archives."""
+"""Modification time of all files: fixed, so equal contents yield equal archives."""
 _OURS = frozenset({"scaler", "cloudpickle"})
 
 Files = Mapping[str, bytes]

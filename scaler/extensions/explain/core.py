@@ -1,7 +1,7 @@
 """Explains in one sentence why a task waits or how it ended, and which workers or managers could run tasks.
 
-Costs O(workers), plus O(MAX_COUNTED) for a queued task. Sentences begin with their subject and have no full stop, so
-that callers can append them to other text.
+Costs O(workers), plus O(MAX_COUNTED) for a queued task. Sentences begin with their subject and have no full stop, which
+lets callers append them to other text.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _line(text: str) -> str:
 
 
 def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
-    """Describe what ready tasks with these needs wait for. O(workers). task: the one to explain, or None."""
+    """Describe what ready tasks with these needs wait for. O(workers). task: the task to explain, or None."""
     limit = state.rooms.resources.limited(state.ready.of(needs), task) if needs.is_limited else ""
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)

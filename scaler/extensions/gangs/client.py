@@ -54,8 +54,8 @@ class GangCalls(TaskCalls):
                 to gangs.
 
         Returns:
-            The future of the list of results, by rank. It fails as the first member did, after all have stopped, and
-            its `cancel` stops all members.
+            The future of the list of results, by rank. If a member fails, the future fails with the same exception once
+            all members have stopped. `cancel` stops all members.
 
         Raises:
             UsageError: An option is invalid.

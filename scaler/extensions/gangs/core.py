@@ -59,7 +59,7 @@ class Gangs(SchedulerPart, GangRules):
     If the first gang finds too few free slots for `RESERVE_AFTER_SECONDS`, workers with enough slots are reserved for
     it, and no task of the same or a lower rank may start there. Reservations are exclusive, so gangs cannot deadlock,
     and limited in time, because reserved slots are idle: the limit doubles each time, until it exceeds the duration of
-    any task in the way. Between reservations, other tasks have as much time.
+    any task in the way. After each reservation, the slots are open to other tasks for as long.
 
     Members have retries=0, so they are never prefetched or retried alone: the client restarts the whole gang.
 
@@ -253,7 +253,7 @@ class Gangs(SchedulerPart, GangRules):
         self._subscribe(TasksEnded, GroupEnded)
 
     def _subscribe(self, *changes: type) -> None:
-        """Subscribe to task ends, only while gangs exist."""
+        """Subscribe to task ends only while gangs exist."""
         self.changes = changes  # type: ignore[misc,assignment]
         self.cluster.changes.resolve()
 
@@ -277,8 +277,8 @@ class Gangs(SchedulerPart, GangRules):
             self._subscribe()
 
     def _stop(self, group: Group, why: bytes = b"") -> None:
-        """Cancel all members; with `why`, fail queued members as lost. Members on a worker out of contact wait for its
-        fate."""
+        """Cancel all members; with `why`, fail queued members as lost. Members on workers out of contact are cancelled
+        later."""
         self._stopping.pop(group, None)
         for task in self._members(group):
             worker = None if task.is_queued else task.state.worker  # type: ignore[union-attr]

@@ -67,7 +67,7 @@ class Member:
 def _join() -> Gang:
     context: Any = processor()
     if context is None:
-        raise UsageError("gangs need workers: jobs of a service, and clients with processes=False, cannot run members")
+        raise UsageError("gangs need workers: jobs of a service and clients with processes=False cannot run members")
     loop = part_of("nested", "loop", "a gang")(None, None, MAX_WAIT_SECONDS)
     with socket.socket() as probe:  # keeps the port until the gang starts
         probe.bind(("", 0))

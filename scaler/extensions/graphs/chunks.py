@@ -185,7 +185,7 @@ class GraphCut:
                 chunk.is_kept[self._positions[each]] = 1
 
     def value_of(self, key: Key) -> InnerCall:
-        """Return an argument that stands for the value of a chunked node. The task of its chunk must exist."""
+        """Return an argument that represents the value of a chunked node. The task of its chunk must exist."""
         number = self._plan.number(key)
         chunk = self._chunks[number]
         assert chunk is not None, "it is chunked"
@@ -247,8 +247,7 @@ class Values(dict[Key, Any]):
 
 
 def is_large(plan: Plan, unwanted: int) -> bool:
-    """Return whether sampling pays off: for many nodes, and for long chains, where each node would need messages as a
-    task."""
+    """Return whether sampling pays off: for many nodes, and for long chains, whose nodes would each need messages."""
     if unwanted >= MIN_NODES or unwanted < MIN_LEVELS:
         return unwanted >= MIN_NODES
     levels: list[int] = []

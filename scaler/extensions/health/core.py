@@ -55,9 +55,9 @@ MIN_ROUND_TRIPS = 3
 
 
 class WorkerFigures(NamedTuple):
-    """Inputs for judging one worker. failures_in_row: share of the consecutive failures that ban a worker.
-    memory_percent: used memory. granted_percent: share of CPU time not withheld by a quota or hypervisor. Both and
-    disk_bytes are 0 if unknown."""
+    """Inputs for judging one worker. failures_in_row: consecutive failures, as a share of the number that bans a
+    worker. memory_percent: used memory. granted_percent: share of CPU time not withheld by a quota or hypervisor. Both
+    and disk_bytes are 0 if unknown."""
 
     paces: Mapping[Timing, Pace]
     failures_in_row: float = 0.0

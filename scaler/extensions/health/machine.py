@@ -19,8 +19,8 @@ MIN_PERIODS = 5
 
 
 class MachineFigures(NamedTuple):
-    """Fields of a heartbeat. UNKNOWN: not reported. memory_percent: used and not reclaimable. cpu_granted_percent: time
-    in which neither a quota nor a hypervisor withheld a CPU. disk_bytes: 0 if unknown."""
+    """Fields of a heartbeat. UNKNOWN: not reported. memory_percent: used and not reclaimable. cpu_granted_percent:
+    share of time during which neither a quota nor a hypervisor withheld a CPU. disk_bytes: 0 if unknown."""
 
     memory_percent: float = UNKNOWN
     cpu_granted_percent: float = UNKNOWN

@@ -9,7 +9,7 @@ from scaler.scheduler.core.rooms import Paced
 from scaler.scheduler.core.state import Timing
 
 MOST_PACED = 128
-"""Number of tasks in a pace that halves all its counts."""
+"""All counts of a pace are halved once it includes this many tasks."""
 MAX_PACES = 32
 """Maximum number of functions with a pace per worker: the most recently started."""
 

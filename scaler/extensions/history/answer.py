@@ -80,7 +80,7 @@ class _Times:
         self._at, self._end = math.inf, -math.inf
         self._ended = self._failed = 0
         self._p50: Counter[float] = Counter()
-        """Number of tasks by the median of their interval, rounded to three digits."""
+        """Number of tasks by the median duration (three digits) of their interval."""
         self._p95: Counter[float] = Counter()
 
     def add(self, row: FunctionTimesRow) -> None:

@@ -26,7 +26,7 @@ from scaler.scheduler.rooms import Surroundings
 
 FOLDER = "history"
 LIMIT_BYTES = 256 * 1024 * 1024
-"""Disk space of all files. The oldest are deleted first."""
+"""Maximum disk space of all files. The oldest files are deleted first."""
 MAX_FILE_BYTES = 4 * 1024 * 1024
 FILE_SECONDS = 86_400.0
 """Maximum time that a file covers. Files are deleted as a whole by age."""

@@ -1,5 +1,5 @@
-"""Records of the history (minutes, events, function times), their line format on disk, points of charts, and the
-comparison of functions with about a day earlier. Pure.
+"""Records of the history (minutes, events, function times), their line format on disk, chart points, and the comparison
+of functions with about a day earlier. Pure.
 
 Each line starts with a checksum of its JSON, by which readers detect and skip torn lines."""
 
@@ -164,7 +164,7 @@ def within(rows: Iterable[Row], since: float, until: float) -> Iterator[Row]:
 
 
 def thinned(rows: Sequence[MinuteRow], most: int = MAX_POINTS) -> list[PointRow]:
-    """Condense minutes to points. Preserves sums, maxima, minima, and gaps between runs that are not shorter than a
+    """Condense minutes to points. Preserves sums, maxima, minima, and gaps between runs that last at least one
     point."""
     ordered = sorted(rows, key=attrgetter("at"))
     groups = [[row] for row in ordered]

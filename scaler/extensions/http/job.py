@@ -66,7 +66,7 @@ def encode(value: object, media: str) -> bytes:
 
 
 def run_script(name: str, source: bytes, arguments: Sequence[str]) -> Iterator[tuple[bool, bytes]]:
-    """Run a script with this worker's Python and modules; yield its output, with True for stderr. Raises ExitCodeError.
+    """Run a script with this worker's Python and modules. Yields (is_stderr, output) pairs. Raises ExitCodeError.
 
     The script runs in the process group of the worker's process, which is killed when the task is cancelled.
     """

@@ -35,7 +35,7 @@ CONNECT_SECONDS = 10.0
 MAX_SESSIONS = 100
 """Maximum number of open durable sessions per key."""
 MAX_OUTPUT = 1024 * 1024
-"""Maximum characters of a job's output. Beyond it, only the last half is kept."""
+"""Maximum characters of a job's output. Longer output is truncated to its last half."""
 MAX_KEPT, MAX_KEPT_BYTES = 10_000, 256 * 1024 * 1024
 """Maximum number of ended calls kept per key, and maximum bytes of their results and output."""
 TAG = "http"
@@ -113,7 +113,7 @@ class HttpCall:
         media, result = self._result
         if media != MSGPACK:
             return b""
-        head = encode(self._shown(), MSGPACK)  # a map with a few keys, whose number is in the first byte
+        head = encode(self._shown(), MSGPACK)  # a small map: the first byte contains the number of keys
         return bytes([head[0] + 1]) + head[1:] + encode("result", MSGPACK) + result
 
     def _shown(self) -> View:
@@ -151,7 +151,7 @@ class HttpCall:
 
 
 def _outcome(future: ScalerFuture) -> tuple[str, tuple[str, bytes], View]:
-    """Return the state, the result, and further values of the document. Loads the result, so it needs a thread."""
+    """Return the state, the result, and further values of the document. Loads the result, so call it in a thread."""
     more: View = {}
     try:
         result = future.result()

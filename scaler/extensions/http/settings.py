@@ -1,4 +1,4 @@
-"""Settings of the HTTP server, and of schedules."""
+"""Settings of the HTTP server and its schedules."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Chunk:
 
 
 def why_one(options: Options, serializer: object) -> str:
-    """Return the reason why each item needs its own task, or "". Without losses, no item of a lost chunk could run."""
+    """Return the reason why each item needs its own task, or "". losses=0: items of a lost chunk cannot be resent."""
     return why_alone(options, serializer) or ("" if options.max_losses else "losses=0")
 
 
@@ -168,7 +168,7 @@ class ChunkRunner:
         return chunk
 
     def take_ended(self, timeout_seconds: float | None) -> list[Chunk]:
-        """Return the finished chunks, or wait for one. Raises UsageError and ClientClosedError."""
+        """Return the finished chunks, waiting for at least one. Raises UsageError and ClientClosedError."""
         ended: list[Chunk] = []
         with contextlib.suppress(Empty):
             if self._ended.empty() and (timeout_seconds is None or timeout_seconds > 0):

@@ -1,4 +1,4 @@
-"""Queries of a client about its tasks and the cluster, and commands to workers."""
+"""Client queries about tasks and the cluster, and commands to workers."""
 
 from scaler.plugins import Extension
 

@@ -36,14 +36,14 @@ class Shortage:
 
 
 class Counted(Limits):
-    """Counts resources, and reserves capacity for large tasks. A stream of smaller tasks cannot starve them.
+    """Counts resources, and reserves capacity for large tasks, which a stream of smaller tasks could otherwise starve.
 
     If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, or for its usual duration, the queue
     reserves room on one worker. No task of the same or a lower rank may use this room. A reservation ends when a task
     of the queue is placed or at a time limit, because reserved capacity is idle. The limit doubles each time, until it
-    exceeds the duration of any task in the way. Between reservations, other tasks have as much time. A queue that waits
-    for a cluster limit or for its key's maximum reserves no other resources. A queue that waits only for a slot
-    reserves a slot at once, because its tasks are not prefetched.
+    exceeds the duration of any task in the way. After each reservation, the capacity is open to other tasks for as
+    long. A queue that waits for a cluster limit or for its key's maximum reserves no other resources. A queue that
+    waits only for a slot reserves a slot at once, because its tasks are not prefetched.
 
     Invariant: a worker or stock is reserved exactly for the queues in `reservations`, and a queue has at most one.
     """
@@ -87,8 +87,8 @@ class Counted(Limits):
         return is_due and len(self.reservations) < MAX_QUEUES
 
     def _is_short(self, queue: ReadyQueue) -> bool:
-        """Return whether a cluster limit or the key's maximum has no room for the first task. For a gang, only these
-        are reserved here."""
+        """Return whether a cluster limit or the key's maximum has no room for the first task. True for gangs, whose
+        other resources are not reserved here."""
         first = queue.first()
         return (
             bool(queue.needs.gang)
@@ -130,7 +130,7 @@ class Counted(Limits):
                 self._short.pop(queue, None)
             elif now >= until or not worker.is_willing:
                 self._release(queue)
-                # Other tasks have as much time as the reservation lasted.
+                # Open the capacity to other tasks for as long as the reservation lasted.
                 short = self._short[queue]
                 short.since = now + short.seconds - _patience(queue)
                 short.seconds *= 2

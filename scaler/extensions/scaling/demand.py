@@ -14,7 +14,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import BUCKETS, Function, Group, Timing, Worker
 
 MOST_TASKS = 100_000
-"""Number of tasks in `TaskTimes` that halves all counts."""
+"""All counts of `TaskTimes` are halved once they include this many tasks."""
 
 
 @dataclass(slots=True, eq=False)

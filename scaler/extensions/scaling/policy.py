@@ -1,4 +1,4 @@
-"""Queries the scaling policy, either built in or from the user."""
+"""Queries the scaling policy: a built-in policy or a user's policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharing: free slots go to the key with the least recent use, and to the client with the least use of that key.
+"""Sharing: free slots go to the key with the least recent use, and within the key to the client with the least use.
 
 core changes -> use.py: slot-seconds by key and owner -> order.py: turns -> ready queues, placement
 """

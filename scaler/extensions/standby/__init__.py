@@ -19,7 +19,7 @@ class StandbySettings(SettingsModel):
     """Standby scheduler."""
 
     standby_of: Annotated[ServerAddresses, Setting(default_text="none: this is the scheduler", metavar="ADDRESS")] = ""
-    """Address of a scheduler. This scheduler follows its journal until promoted. Needs state_directory, and the other
+    """Address of the scheduler to follow, as a standby, until promoted. Needs state_directory, and the other
     scheduler's object_storage_address."""
     standby_timeout_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 3.0
     """Maximum time that acknowledgements wait for a standby. After that, the scheduler continues without the standby,

@@ -58,7 +58,7 @@ class AsyncStream(AsyncIterator[Any]):
             raise StopAsyncIteration from None
 
     def close(self) -> None:
-        """Stop the task, and end the iteration. Idempotent."""
+        """Stop the task and end the iteration. Idempotent."""
         self._stream.close()
 
     async def aclose(self) -> None:

@@ -8,7 +8,7 @@ MAX_PIECE_BYTES = 4 * 1024 * 1024
 
 @message(106, to_scheduler=CLIENTS, from_scheduler=CLIENTS, batch=True)
 class StreamValue(Message):
-    """A value of a stream, or a piece of a large one. Answered by StreamTaken."""
+    """A value of a stream, or a piece of a large value. Answered by StreamTaken."""
 
     stream: f.Id  # chosen by the client
     task: f.Id

@@ -36,7 +36,9 @@ class CallTracer:
 
     def context(self, options: Options) -> str:
         caller = trace.get_current_span().get_span_context()
-        call = c.trace_id_of(self._owner + options.call.to_bytes(8)) if options.call else 0  # 0: each task has its own
+        call = (
+            c.trace_id_of(self._owner + options.call.to_bytes(8)) if options.call else 0
+        )  # 0: each task has its own trace
         spans, lines = self._current(), dict[str, str]()
         is_sampled = caller.trace_flags.sampled
         if not caller.is_valid:

@@ -229,9 +229,9 @@ def test_a_host_may_have_more_members_than_the_gang_has(client: Client) -> None:
     [
         (0, {}, "n is 0"),
         (2, {"per_host": 0}, "per_host is 0"),
-        (2, {"retry_on": OSError}, "leave out retry_on"),
+        (2, {"retry_on": OSError}, "omit retry_on"),
         (2, {"retry_delay": 1}, "omit retry_on and retry_delay"),
-        (2, {"preemptible": True}, "leave out preemptible"),
+        (2, {"preemptible": True}, "omit preemptible"),
         (2, {"memory": "x"}, "memory is 'x'"),
     ],
 )

@@ -244,7 +244,11 @@ def welcome(epoch: int, cluster: str) -> m.Welcome:
         (welcome(1, CLUSTER), False, ""),
         (m.Refused(m.RefusalReason.STANDBY, "a standby"), False, ""),
         (welcome(2, CLUSTER[::-1]), False, "was promoted, so this one serves: {} is the scheduler of another cluster"),
-        (m.Refused(m.RefusalReason.VERSION, "too old"), False, "was promoted, so this one serves: {} refused .* too old"),
+        (
+            m.Refused(m.RefusalReason.VERSION, "too old"),
+            False,
+            "was promoted, so this one serves: {} refused .* too old",
+        ),
         (None, False, "was promoted, so this one serves: {} does not answer"),
     ],
 )
@@ -276,7 +280,7 @@ def test_restarted_scheduler_asks_its_partner_whether_it_was_replaced(
     run(main)
     assert bool(served) is not is_replaced
     assert re.search(said.format(partner), caplog.text)
-    assert ("unknown" in caplog.text) is bool(said)
+    assert ("cannot determine" in caplog.text) is bool(said)
 
 
 def test_scheduler_stops_for_its_own_cluster_alone(tmp_path: Path) -> None:
@@ -357,7 +361,7 @@ def test_standby_keeps_its_copy_if_the_scheduler_has_lost_its_journal(
             standby = Standby(config, Term(1, False, first, True, CLUSTER))
             await soon(lambda: f"{first} has lost the journal" in caplog.text)
             assert not (tmp_path / "standby").exists()
-            assert "--force promotes it" in await standby.promote(force=False)
+            assert "use --force to promote it" in await standby.promote(force=False)
             assert await standby.promote(force=True) == ""
             standby.close()
 

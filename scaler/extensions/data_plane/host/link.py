@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_store(agent: Agent) -> None:
-    """Let the tasks of an agent use the store of its host."""
+    """Make an agent's tasks use the store of its host."""
     if agent.has_tasks_here:
         link = StoreLink(agent.config, lambda *store: agent.take_soon(StoreChanged(Store(*store))))
         agent.take_soon(StoreChanged(None))
@@ -70,7 +70,7 @@ class StoreLink:
             self._client.close()
 
     async def _keep(self, object_storage_address: str) -> None:
-        """Use the host's store for the agent's lifetime, and a new one if it exits."""
+        """Use the host's store for the agent's lifetime. If the store exits, use a new store."""
         if not (object_storage_address and is_supported() and await self._is_elsewhere(object_storage_address)):
             self._on_found("", b"")
             return

@@ -35,7 +35,7 @@ from scaler.security.keys import Entry, KeyPair, new_key_pair
 from scaler.worker.credential import own_access
 
 LINGER_SECONDS = 5.0
-"""Seconds that a store outlives its last worker. A new worker then finds its objects."""
+"""Seconds that a store outlives its last worker. A worker that starts within this time finds the objects."""
 EVACUATE_SECONDS = 20.0
 """Maximum seconds that an exiting store spends moving sole copies to the object storage."""
 REPORT_SECONDS = 2.0
