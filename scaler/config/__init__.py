@@ -1,1 +1,1 @@
-"""Settings: one model per component, loaded from flags, environment variables, and TOML."""
+"""Settings: a model for each component, loaded from flags, environment variables, and TOML."""

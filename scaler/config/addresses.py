@@ -1,4 +1,4 @@
-"""Syntax of addresses: `tcp://host:port` and `ipc://path`, or several of them, separated by commas."""
+"""Syntax of addresses: `tcp://host:port` and `ipc://path`, or several addresses, separated by commas."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>
 ANY_HOST = "0.0.0.0"  # noqa: S104 (announced, not bound)
 _BETWEEN = re.compile(r"\s*,\s*(?=(?:tcp|ipc)://)")
 WILDCARDS = ("*", ANY_HOST, "[::]")
-_LOOPBACK = "127.0.0.1"  # which [::] serves as well, even on hosts without IPv6
+_LOOPBACK = "127.0.0.1"  # [::] serves both families, and works on hosts without IPv6
 
 
 def check_address(text: str) -> str:
-    """Return the address unchanged. Raises UsageError that explains the syntax."""
+    """Return the address unchanged. Raises UsageError, which explains the syntax."""
     if not isinstance(text, str):
         raise UsageError(f"an address must be a string such as 'tcp://127.0.0.1:8516', not {text!r}")
     if text.startswith("ipc://"):
@@ -39,7 +39,7 @@ def check_address(text: str) -> str:
 
 
 def check_server_address(text: str) -> str:
-    """Return an address to connect to unchanged. Raises UsageError for an address that only a listener can use."""
+    """Return an address to connect to, unchanged. Raises UsageError for an address that only a listener can use."""
     host, port = split_tcp(check_address(text)) or ("", 1)
     if port == 0:
         raise UsageError(f"address {text!r}: port 0 (any free port) is only for listening; use the server's port")
@@ -54,20 +54,20 @@ def addresses_of(text: str) -> list[str]:
 
 
 def check_server_addresses(text: str) -> str:
-    """As `check_server_address`, but for one or several addresses."""
+    """Like `check_server_address`, but for one or several addresses."""
     if not isinstance(text, str):
         check_address(text)
     return ",".join(map(check_server_address, addresses_of(text)))
 
 
 def split_tcp(address: str) -> tuple[str, int] | None:
-    """Return host (IPv6 literals in brackets) and port, or None for any other address."""
+    """Return the host (IPv6 literals in brackets) and port of a tcp address; None for any other address."""
     found = _TCP.fullmatch(address)
     return (found["host"], int(found["port"])) if found else None
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
-    """Return the address `ports` higher, or an ipc path with a suffix. Port 0 stays 0. Raises UsageError."""
+    """Return the address with a port higher by `ports` (unless 0), or an ipc path with a suffix. Raises UsageError."""
     found = split_tcp(address)
     if found is None:
         return check_address(address + suffix)
@@ -90,7 +90,7 @@ def is_open_to_others(host: str) -> bool:
 
 
 def parsed_host(host: str) -> tuple[str, bool]:
-    """Return a normalized host (no brackets or trailing dot, short IP form), and whether it is a loopback address."""
+    """Return a normalized host (no brackets or trailing dot, short form of an IP), and whether it is loopback."""
     name = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(name)
@@ -101,7 +101,7 @@ def parsed_host(host: str) -> tuple[str, bool]:
 
 
 def dialled(address: str) -> str:
-    """Return a canonical form of an address of this host. Host names other than localhost stay as given."""
+    """Return the canonical form of an address of this host. Host names other than localhost are unchanged."""
     local = local_address(address)
     found = split_tcp(local)
     if found is None:
@@ -122,7 +122,7 @@ def is_name(address: str) -> bool:
 
 
 def local_address(bind_address: str) -> str:
-    """Return the address at which local processes reach a server: a wildcard becomes loopback."""
+    """Return the address that local processes use to reach a server: a wildcard becomes loopback."""
     found = split_tcp(bind_address)
     return f"tcp://{_LOOPBACK}:{found[1]}" if found and found[0] in WILDCARDS else bind_address
 
@@ -134,8 +134,8 @@ def shared_address(bind_address: str) -> str:
 
 
 def reached(address: str, scheduler_address: str) -> str:
-    """Return the address at which a peer reaches a server that the scheduler announced. A wildcard stands for the
-    scheduler's host as the peer reaches it. The scheduler cannot substitute the host, because it may be on several
+    """Return the address that a peer uses to reach a server announced by the scheduler. A wildcard stands for the host
+    at which the peer reaches the scheduler. The scheduler does not know that host, because it may be on several
     networks or behind forwarded ports."""
     found, scheduler = split_tcp(address), split_tcp(local_address(scheduler_address))
     if found is None or found[0] not in WILDCARDS:

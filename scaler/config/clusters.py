@@ -1,4 +1,4 @@
-"""The components of a cluster on this machine: from a file, or a scheduler with workers and a web page."""
+"""The components of a cluster on this machine: the ones in a file, or a scheduler with workers and a web page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LauncherConfig:
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
     webui: WebUiConfig | None = None
     name: str = LOCAL
-    """Name under which this user's programs and commands find the cluster."""
+    """Name that this user's programs and commands use to find the cluster."""
 
     def __post_init__(self) -> None:
         counts = Counter(manager.worker_manager_id for manager in self.worker_managers)
@@ -43,7 +43,7 @@ class LauncherConfig:
                 raise ConfigError(
                     f"scheduler.{key}: {address}: give a fixed port, not 0 (any free port), so that peers can find it"
                 )
-        # A worker starts no task after two thirds of its timeout without contact.
+        # After two thirds of its timeout without contact, a worker starts no tasks.
         limit = self.scheduler.worker_timeout_seconds * 2 / 3
         for manager in self.worker_managers:
             if manager.heartbeat_interval_seconds >= limit:
@@ -55,7 +55,7 @@ class LauncherConfig:
 
 
 def scheduler_model_of(sources: Sources) -> type[SchedulerConfig]:
-    """Return the [scheduler] model with the settings of the extensions that the sources name."""
+    """Return the [scheduler] model, including the settings of the extensions that the sources enable."""
 
     def only_names(values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in values.items() if key == "extensions"}
@@ -76,9 +76,8 @@ def local_config(
     has_page: bool = True,
     name: str = LOCAL,
 ) -> LauncherConfig:
-    """Return a scheduler, fixed workers, and a web page. A key applies to all components that have it.
-
-    address: the scheduler address, unless the sources set it. storage_address: a separate object storage server.
+    """Return a scheduler, fixed workers, and a web page. A setting applies to all components that have it. address:
+    default for the scheduler's address. storage_address: address of a separate object storage server.
     """
 
     def load(model: type[M], **own: object) -> M:
@@ -91,7 +90,7 @@ def local_config(
     storage, beside = None, dict[str, object]()
     if storage_address is not None:
         storage = load(ObjectStorageServerConfig, bind_address=storage_address)
-        # Objects are on the disk of the separate storage.
+        # The separate storage has the disk for objects.
         beside = {"object_storage_address": storage_address, "spill_directory": "", "spill_limit_bytes": -1}
     scheduler = load(scheduler_model_of(sources), bind_address=address, **beside)
     own_address = local_address(scheduler.bind_address)

@@ -1,4 +1,4 @@
-"""The commands: from command line, environment, and file to the configuration of a component."""
+"""The commands: turn command line, environment, and file into the configuration of a component."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _COMMANDS = {
     "logs": "print a task's output, or the workers' latest warnings",
     "replay": "run the failed task of a bundle locally, optionally in a debugger",
     "sessions": "list, show, cancel, and remove durable sessions",
-    "promote": "make a standby the scheduler",
+    "promote": "promote a standby to scheduler",
     "trace": "write a timeline of the cluster for Perfetto",
     "audit": "print the audit log: connections, refusals, submissions, cancellations",
     "objects": "list the largest objects, what created them, and where they are",
     "costs": "print what the cluster costs, and its limits",
     "profile": "print where a function or task spends its time",
-    "history": "print past figures, runs, decisions, and failures",
+    "history": "print past measurements, runs, decisions, and failures",
     "submit": "run a script on a worker, print its output, and exit with the script's code",
     "http": "serve calls, jobs, and schedules over HTTP",
 }
@@ -55,7 +55,7 @@ sections of the file, and the commands whose -h lists their keys:
   [webui]                  scaler_ui
   [http], [[schedule]]     scaler http
 
-For a file named like a command, write ./local."""
+If a file is named like a command, write ./local."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 
@@ -67,7 +67,7 @@ class Provision:
     dry_run: bool
 
 
-# -- one function per command, called with program, arguments, and environment; all raise UsageError
+# -- one function per command, called with program, arguments, and environment; each may raise UsageError
 
 
 def parse(model: type[M], purpose: str, program: str, arguments: Sequence[str], environment: Environment) -> M:
@@ -102,7 +102,7 @@ parse_webui = partial(parse, WebUiConfig, "Serve the state of a cluster as web p
 def asking_sources(
     parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
 ) -> tuple[Sources, dict[str, Any]]:
-    """Return the settings sources for TopConfig, and the command's other flags."""
+    """Return the sources of settings for TopConfig, and the command's other flags."""
     sources = _sources(TopConfig, parser, arguments, environment)
     described = describe(TopConfig)
     settings = {*described, *(alias.name for item in described.values() for alias in item.setting.aliases)}
@@ -111,7 +111,7 @@ def asking_sources(
 
 
 def whom_to_ask(sources: Sources) -> TopConfig:
-    """Return the cluster to query. A config file identifies the cluster that was started from it."""
+    """Return the cluster to query. A configuration file identifies the cluster that was started with it."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
         asked = replace(sources, flags={}, table=table)
         scheduler = resolve(scheduler_model_of(asked), asked)
@@ -163,7 +163,7 @@ def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object])
 
 
 def parse_local(program: str, arguments: Sequence[str], environment: Environment) -> Callable[[str], LauncherConfig]:
-    """Return a function that makes the configuration from a free address for the scheduler."""
+    """Return a function that builds the configuration, given a free address for the scheduler."""
     parser = bare_parser(program, "Start a scheduler, workers, and a web page on this machine; Ctrl-C stops them.")
     for names, key, metavar, text in (
         (("-n", "--num-of-workers"), "num_of_workers", "COUNT", "number of workers [default: CPUs minus 1]"),
@@ -174,8 +174,8 @@ def parse_local(program: str, arguments: Sequence[str], environment: Environment
     ):
         parser.add_argument(*names, dest=key, metavar=metavar, default=argparse.SUPPRESS, help=text)
     parser.epilog = (
-        "Further settings come from the environment: SCALER_SCHEDULER_<KEY>, SCALER_CLUSTER_<KEY> for the workers and "
-        "SCALER_WEBUI_<KEY>; or from a file, with scaler FILE."
+        "Change other settings with environment variables (SCALER_SCHEDULER_<KEY>, SCALER_CLUSTER_<KEY> for workers, "
+        "SCALER_WEBUI_<KEY>), or a file with scaler FILE."
     )
     flags = parse_flags(parser, arguments)
     implied = {"logging_level": "WARNING", "worker_manager_id": LOCAL}

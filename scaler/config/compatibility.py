@@ -32,7 +32,7 @@ RETIRED = {
     "trim_memory_threshold_bytes": ("-tm",),
     "worker_type": (),
 }
-"""Settings that are accepted everywhere without effect, and their short flags."""
+"""Settings that are accepted everywhere but have no effect, and their short flags."""
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
 _GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
 

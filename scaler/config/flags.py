@@ -1,4 +1,4 @@
-"""Command lines from the models."""
+"""Command lines, derived from the models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _HELP_COLUMN = 34
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, object]:
-    """Return strings, or lists of strings, by key or alias. The file is `config`. Raises UsageError. `-h` and
-    `--version` print and raise SystemExit(0)."""
+    """Return strings, or lists of strings, by key or alias. The key `config` contains the file. Raises UsageError. `-h`
+    and `--version` print their text and raise SystemExit(0)."""
     known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
     # argparse accepts -os for -osa, even with allow_abbrev=False.
     abbreviated = [
@@ -52,8 +52,8 @@ def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: 
     described = describe(model)
     *_, key = (item.name for item in described.values() if item.group == group_title(model))
     parser.epilog = (
-        f"Every key can be a flag, a key in {title_of(model.section)} of FILE ({flag_of(key)} is {key} there), "
-        f"and an environment variable ({variable_of(model, key)}). "
+        f"Set each key as a flag, in {title_of(model.section)} of FILE ({flag_of(key)} is {key} there),  "
+        f"or as an environment variable ({variable_of(model, key)}).  "
         "Flags override the environment, which overrides the file."
     )
     add_file(parser, "a TOML file")
@@ -85,7 +85,7 @@ def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
 def verb_parser(
     program: str, verbs: Mapping[str, str], arguments: Sequence[str], purpose: str
 ) -> tuple[str, argparse.ArgumentParser]:
-    """Return the leading verb, and a parser for the rest. verbs: purposes by verb. Raises UsageError."""
+    """Return the leading verb, and a parser for the other arguments. verbs: purposes by verb. Raises UsageError."""
     verb = arguments[0] if arguments else ""
     if verb in verbs:
         return verb, bare_parser(f"{program} {verb}", verbs[verb])
@@ -97,7 +97,7 @@ def verb_parser(
 
 
 class _Help(argparse.HelpFormatter):
-    """Keeps flags whole, which argparse breaks at their hyphens."""
+    """Keeps flags whole; argparse would break them at hyphens."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Stores a flag's value, and rejects a second one under any of its names."""
+    """Stores a flag's value, and rejects a second value under any of its names."""
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, flag: str | None = None) -> None:
         if hasattr(namespace, self.dest):
@@ -145,7 +145,7 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
 
 
 def _with_addresses_first(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Keep flags from consuming the address that follows: `-p` alone, or the paths of `-lp`."""
+    """Keep flags from consuming the address that follows them: `-p` without a value, or the paths of `-lp`."""
     alone = {flag for action in parser._actions if action.nargs in ("?", 0) for flag in action.option_strings}  # noqa: SLF001
     addresses: list[str] = []
     others: list[str] = []

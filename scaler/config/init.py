@@ -1,4 +1,4 @@
-"""`scaler init [TYPE ...]`: writes a commented file for worker managers. Keys and comments come from the models."""
+"""`scaler init [TYPE ...]`: writes a commented file for worker managers, with keys and comments from the models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOGGING = group_title(LoggingConfig)
 
 def init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
     parser = bare_parser(program, "Write a commented TOML file for `scaler FILE` with a worker manager of each TYPE.")
-    text = f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; the first is used first"
+    text = f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; tasks go to the first one first"
     parser.add_argument("kinds", metavar="TYPE", nargs="*", help=text)
     text = "file to create [default: scaler.toml]; - writes to stdout"
     parser.add_argument("-o", "--output", metavar="FILE", default="scaler.toml", help=text)
@@ -60,8 +60,8 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
         *(f"#     scaler_worker_manager {kind} setup -c {file}    # once: creates its resources" for kind in clouds),
         f"#     scaler {file}    # starts everything; Ctrl-C stops it",
         "#",
-        *_comment(f"Clients connect to {ADDRESS}. Keys after a # show their default, or a placeholder in capitals."),
-        *_comment("The policy has tiers: each tier fills before the next grows." if policy else ""),
+        *_comment(f"Clients connect to {ADDRESS}. Commented keys show their default, or a placeholder in capitals."),
+        *_comment("The policy has tiers: a tier grows only when the tiers before it are full." if policy else ""),
         *_table(scheduler_model(), {"bind_address": json.dumps(ADDRESS), **policy}),
         *_table(WebUiConfig, {}, implied={"monitor_address"}),
     ]
@@ -79,7 +79,7 @@ def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collecti
     items = {name: item for name, item in describe(model).items() if name not in implied}
     for key, value in own.items():
         yield from (*_comment(documented.get(key, "")), f"{key} = {value}")
-    # Required keys come first.
+    # Required keys are first.
     for key, item in sorted(items.items(), key=lambda each: not each[1].required):
         if key in own or item.group == _LOGGING:
             continue

@@ -1,4 +1,4 @@
-"""Reads TOML files, and merges flags, environment, TOML, and defaults, in this order, into a validated model."""
+"""Reads TOML files, and merges flags, environment, TOML, and defaults (by precedence) into a validated model."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class ConfigFile:
     tables: Mapping[str, Section]
     worker_managers: tuple[Section, ...]
     processes: Mapping[str, OwnProcess] = field(default_factory=dict)
-    """Processes of extensions, by their section."""
+    """Processes of extensions, by section."""
 
 
 def read_file(path: str) -> ConfigFile:
-    """Read a file. Raises ConfigError if it is unreadable, not TOML, or has an unknown section."""
+    """Read a file. Raises ConfigError if it is unreadable, is not TOML, or has an unknown section."""
     try:
         document = tomli.loads(_text_of(path))
     except OSError as error:
@@ -68,7 +68,7 @@ def read_file(path: str) -> ConfigFile:
             raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names for one section; use only one")
         tables[WEBUI] = tables.pop(GUI)
     adapters = [
-        # The deprecated sections have no manager types or names.
+        # Deprecated sections have no manager types or names.
         Section(section.title, {"worker_manager_id": name, **section.values, "type": kind})
         for name, kind in ADAPTERS.items()
         if (section := tables.pop(name, None)) is not None
@@ -111,11 +111,11 @@ def _managers(path: str, document: Table) -> list[Section]:
     return list(map(Section, titles if len(tables) > 1 else [f"[[{WORKER_MANAGER}]]"], tables))
 
 
-NEAR_VARIABLE = 0.8  # similarity (0 to 1) above which an unknown environment variable counts as a mistyped key
+NEAR_VARIABLE = 0.8  # similarity (0 to 1) at which an unknown environment variable counts as a mistyped key
 
 M = TypeVar("M", bound=SettingsModel)
 
-TypeAdapter(str)  # loads the rest of pydantic with this module instead of in the first call of a user's program
+TypeAdapter(str)  # loads the rest of pydantic when this module is imported, not in a user program's first call
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +123,25 @@ class Sources:
     flags: dict[str, object] = field(default_factory=dict)  # strings, or lists of strings, by key or alias
     environment: Mapping[str, str] = field(default_factory=dict)
     file: ConfigFile | None = None
-    table: Section | None = None  # the component's table in the file
-    implied: Mapping[str, object] = field(default_factory=dict)  # from other components; a TOML file takes precedence
+    table: Section | None = None  # values from the component's table in the file
+    implied: Mapping[str, object] = field(default_factory=dict)  # values from other components; TOML takes precedence
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    key: str  # as written: the setting's name or an alias
+    key: str  # as written by the user: the setting's name or an alias
     value: object
     origin: str
     text: bool  # a string from a flag or the environment; otherwise a TOML value
     alias: Alias | None
 
 
-_Known = dict[str, list[tuple[Described, Alias | None]]]  # by key; an alias may set parts of several settings
+_Known = dict[str, list[tuple[Described, Alias | None]]]  # values by key; an alias may set parts of several settings
 
 
 def resolve(model: type[M], sources: Sources) -> M:
-    """Return the model with each key's value from the source with the highest precedence. Raises ConfigError with the
-    origin, the value, and the expected form."""
+    """Return the model. Each key has its value from the source with the highest precedence. Raises ConfigError, which
+    names the origin, the value, and the expected form."""
     described = describe(model)
     known: _Known = {name: [(item, None)] for name, item in described.items()}
     for item in described.values():
@@ -201,7 +201,7 @@ def _environment(model: type[SettingsModel], sources: Sources, known: _Known) ->
         key = variable.removeprefix(prefix).lower()
         if key in known or key in RETIRED:
             found[key] = text
-        # Kubernetes sets variables with this prefix for a service of this name, so only near matches are errors.
+        # Kubernetes sets variables with this prefix for a service named scaler, so only near matches are errors.
         elif near := get_close_matches(key, known, n=1, cutoff=NEAR_VARIABLE):
             raise ConfigError(f"environment: unknown {variable}; did you mean {variable_of(model, near[0])}?")
     return found
@@ -223,14 +223,14 @@ def _checked(setting: Described, given: _Given) -> object:
     except ValueError as error:
         reason = str(error)
     shown = str(given.value).lower() if isinstance(given.value, bool) else repr(given.value)
-    # Most reasons already quote a string value.
+    # Most reasons already quote a string.
     raise ConfigError(f"{given.origin}: {reason}" if f" {shown}:" in reason else f"{given.origin} = {shown}: {reason}")
 
 
 def _missing_text(model: type[SettingsModel], item: Described, sources: Sources) -> str:
     flag = f"{item.setting.metavar} or {item.flag}" if item.setting.positional else item.flag
     table = sources.table.title if sources.table else title_of(model.section)
-    where = f" of {sources.file.path}" if sources.file else " name of the file given with --config"
+    where = f" of {sources.file.path}" if sources.file else " name of the file from --config"
     return (
         f"{item.name} is missing: set it as {flag}, as {item.name} in {table}{where}, "
         f"or in the environment as {variable_of(model, item.name)}"

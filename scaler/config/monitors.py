@@ -1,4 +1,4 @@
-"""Settings of the monitors: web UI and terminal monitor."""
+"""Settings for monitors: web page and terminal monitor."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class WebServerConfig(LoggingConfig):
     web_port: Annotated[int, Range(ge=0, le=MAX_PORT), Setting(aliases=OF_WEB_PORT, metavar="PORT")] = 50001
     """Port of the web page. If it is in use, the next free port is used. 0: any free port."""
     web_token_file: Annotated[str | None, Setting(default_text="a file of this user", metavar="FILE")] = None
-    """File with the login token, at least 22 characters; must be readable only by its owner."""
+    """File with the login token (at least 22 characters). Must be readable only by its owner."""
     web_certificate_file: Annotated[str | None, Setting(default_text="none: HTTP", metavar="FILE")] = None
     """File with the server's certificate chain (PEM), for HTTPS."""
     web_key_file: Annotated[str | None, Setting(metavar="FILE")] = None
-    """File with the certificate's private key (PEM, without a password); must be readable only by its owner."""
+    """File with the certificate's private key (PEM, without a password). Must be readable only by its owner."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
-    """Additional host names for browsers, such as a proxy's name. Requests for unknown hosts are rejected."""
+    """Additional host names that browsers may use, such as a proxy's. Requests for unknown hosts are rejected."""
 
     def check(self) -> None:
         super().check()
@@ -64,7 +64,7 @@ class WebUiConfig(WebServerConfig, MonitorConfig):
     section = "webui"
 
     telemetry_endpoint: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """OTLP/HTTP address of a collector for the metrics, such as http://localhost:4318."""
+    """OTLP/HTTP address of a metrics collector, such as http://localhost:4318."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,4 +74,4 @@ class TopConfig(MonitorConfig):
     section = "top"
 
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=OF_TIMEOUT_SECONDS, metavar="SECONDS")] = 5.0
-    """Timeout for finding a scheduler at startup, and for queries about a task."""
+    """Time limit for finding a scheduler at startup, and for queries about a task."""

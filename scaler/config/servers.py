@@ -1,4 +1,4 @@
-"""Settings of connections and keys of every component, and of the two servers: object storage and scheduler."""
+"""Settings for the connections and keys of all components, and for the two servers: object storage and scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler.host import default_memory_limit_bytes
 from scaler.plugins import extensions, load
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
-_NEED_NONE = "none; one user's processes on one machine need none"
+_NEED_NONE = "none; not needed by one user's processes on one machine"
 _CREDENTIALS = Setting("-cr", default_text=_NEED_NONE, metavar="PATH", variable=CREDENTIALS_VARIABLE)
 
 
@@ -24,8 +24,8 @@ class ConnectionConfig(SettingsModel):
     """Connections."""
 
     compression: Annotated[v.Compression, Setting(variable=v.COMPRESSION_VARIABLE)] = "auto"
-    """Compress traffic between hosts. auto: only when compression saves time; on: always when the data shrinks, even
-    through a tunnel on this host; off: never. Both ends of a connection must allow compression."""
+    """Compress traffic between hosts. auto: only if compression saves time; on: whenever the data shrinks, even through
+    a tunnel on this host; off: never. Both ends of a connection must allow compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class SecurityConfig(ConnectionConfig):
     """Security."""
 
     credentials: Annotated[v.Name | None, _CREDENTIALS] = None
-    """Keys directory from `scaler keys init` for servers and local components; elsewhere, a file from `scaler keys
+    """For servers and local components: keys directory from `scaler keys init`. Elsewhere: file from `scaler keys
     add`."""
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
     """Accept every peer and disable encryption. All components and clients in the cluster must set this."""
@@ -54,8 +54,8 @@ class SpillConfig(SettingsModel):
     """Objects on disk."""
 
     spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory for objects that do not fit in memory, least recently used first. The files have no names and disappear
-    with the process."""
+    """Directory for the least recently used objects when memory is full. The files have no names and disappear with the
+    process."""
     spill_limit_bytes: Annotated[v.Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum bytes in spill_directory; -1: until the disk is full."""
 
@@ -76,7 +76,7 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     memory_limit_bytes: Annotated[v.Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = (
         field(default_factory=default_memory_limit_bytes)
     )
-    """Maximum bytes of objects in memory; -1: no limit. Above the limit, a new object waits up to 5 seconds for space
+    """Maximum bytes of objects in memory; -1: no limit. Above the limit, a new object waits up to 5 seconds for space,
     and is then rejected."""
     max_object_bytes: Annotated[v.Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum size of one object; -1: no limit."""
@@ -84,11 +84,11 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Maximum bytes of cached results, which count toward the object limits. The least recently used results are
     evicted first. 0: disable the cache; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory that preserves objects across restarts and power loss. The scheduler can share it, but another object
-    storage cannot. Storing an object waits for the disk."""
+    """Directory that preserves objects across restarts and power loss. May be shared with the scheduler, but not with
+    another object storage. Storing an object waits for the disk."""
     backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """URL where objects of at least 1 MiB are also stored, so they need no memory: s3://bucket/prefix, or any fsspec
-    URL such as file:///shared/directory. Worker hosts read these objects from the URL."""
+    """URL at which objects of at least 1 MiB are also stored, so that they need no memory: s3://bucket/prefix, or any
+    fsspec URL such as file:///shared/directory. Worker hosts read these objects there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class ExtensionNames(SettingsModel):
     section = "scheduler"
 
     extensions: Annotated[v.Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
-    """Built-in extensions to disable (-NAME), and installed ones to enable (NAME). As a flag: --extensions=-NAME."""
+    """Built-in extensions to disable (-NAME), installed extensions to enable (NAME). As a flag: --extensions=-NAME."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +110,18 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     bind_address: Annotated[v.Address, Setting(positional=True, aliases=OF_SCHEDULER_ADDRESS, metavar="ADDRESS")]
     """Address for clients, workers, and worker managers: tcp://host:port or ipc://path."""
     object_storage_address: Annotated[v.ServerAddress | None, _STORAGE] = None
-    """Address at which the scheduler reaches the object storage."""
+    """Address that the scheduler uses to reach the object storage."""
     advertised_object_storage_address: Annotated[
         v.ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
     ] = None
-    """Address at which clients and workers reach the object storage, if different from the scheduler's. With the host
-    0.0.0.0, each peer uses the host at which it reaches the scheduler."""
+    """Address that clients and workers use to reach the object storage, if different from the scheduler's. With the
+    host 0.0.0.0, each peer substitutes the host that it uses to reach the scheduler."""
     monitor_address: Annotated[v.Address, _MONITORS] = ""
     """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
     """Reject shutdown requests from clients without the admin role."""
     max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Maximum unfinished tasks across all clients. If one client alone reaches the limit, submit blocks. Tasks
+    """Maximum unfinished tasks of all clients. If a single client reaches the limit, its submit blocks. Other tasks
     above the limit are rejected."""
     max_tasks_per_client: Annotated[v.Limit, Setting(metavar="COUNT")] = 10_000_000
     """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""
@@ -131,8 +131,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     """Maximum bytes of arguments, functions, and results per key in the scheduler's own memory; -1: no limit. All keys
     together may use half of the machine's memory, or this limit if it is larger."""
     client_timeout_seconds: Annotated[v.Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
-    """Time without contact after which a client counts as lost. Its tasks are then cancelled, and its objects are
-    released after object_retention_seconds."""
+    """Time without contact after which a client counts as lost. Its tasks are then cancelled, and its objects released
+    after object_retention_seconds."""
     worker_timeout_seconds: Annotated[v.Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
     """Time without contact after which a worker counts as lost. Its tasks are then rescheduled on other workers."""
     object_retention_seconds: Annotated[v.SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
@@ -140,18 +140,18 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
     policy_engine_type: Annotated[v.Name, Setting("-et", metavar="NAME")] = "simple"
-    """Scaling policy: simple, waterfall_v1, target_v1, or one installed under scaler.scaling_policies."""
+    """Scaling policy: simple, waterfall_v1, target_v1, or an entry point in the group scaler.scaling_policies."""
     policy_content: Annotated[
         str, Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT")
     ] = ""
     """Policy settings, in the policy's syntax."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
-    """Directory of the journal, which preserves tasks and results across restarts and power loss. Belongs to one
-    scheduler, and is readable only by its owner. Needs 128 MiB plus twice the size of unfinished tasks and results."""
+    """Directory of the journal, which preserves tasks and results across restarts and power loss. Readable only by its
+    owner, and used by one scheduler. Needs 128 MiB plus twice the size of unfinished tasks and results."""
 
     @property
     def max_bytes(self) -> int:
-        """Limit of max_bytes_per_client for all keys together."""
+        """Limit on max_bytes_per_client for all keys together."""
         return max(default_memory_limit_bytes(), self.max_bytes_per_client)
 
     @classmethod
@@ -177,11 +177,11 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
                 for item in fields(cast("type[Any]", load(each.settings))):
                     usual = item.default if item.default_factory is MISSING else item.default_factory()
                     if getattr(self, item.name, usual) != usual:
-                        raise ValueError(f"{item.name} has no effect, because extensions disables {each.name}")
+                        raise ValueError(f"{item.name} has no effect while the extension {each.name} is disabled")
 
 
 def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:
-    """Return the [scheduler] model including the settings of extensions. changes: as in `extensions`."""
+    """Return the [scheduler] model, including the settings of extensions. changes: see `extensions`."""
     return _model(tuple(each for each in changes if not each.startswith("-")))
 
 

@@ -1,7 +1,7 @@
-"""Base class of settings models, and field metadata: flags, aliases, and help. A model is a frozen dataclass that
+"""Base class of the settings models, and field metadata: flags, aliases, and help. A model is a frozen dataclass that
 declares each field once: `key: Annotated[Type, Setting(...)] = default`, followed by a docstring. Flags, environment
-variables, TOML keys, help, and docs/settings.md are derived from these. The method `check` validates combinations of
-fields."""
+variables, TOML keys, help, and docs/settings.md are derived from the models. The method `check` validates combinations
+of fields."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ class Setting:
     short_flags: str = ""  # separated by spaces, such as `-el -e`
     aliases: tuple[Alias, ...] = ()
     positional: bool = False
-    default_text: str = ""  # shown in place of a default value that does not explain itself
+    default_text: str = ""  # shown instead of a default value that does not explain itself
     metavar: str = ""
     variable: str = ""  # environment variable for all sections; the section's own variable takes precedence
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsModel:
-    """Base of all models. The constructor validates combinations of fields. `load.py` validates single values."""
+    """Base of all models. The constructor validates combinations of fields; `load.py` validates single values."""
 
     section: ClassVar = ""
-    """Section in files, and part of environment variables: SCALER_<SECTION>_<KEY>."""
+    """Section in files. Also part of environment variables: SCALER_<SECTION>_<KEY>."""
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other. Overrides must call the base method."""
+        """Raise ValueError if fields contradict each other. An override must call the base method."""
 
     def default(self, key: str, value: object) -> None:
-        """Set an empty field to a derived value. For `__post_init__` only."""
+        """Set an empty field to a derived value. Only for `__post_init__`."""
         if not getattr(self, key):
             object.__setattr__(self, key, value)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse and validate a document from `to_json`. Raises ConfigError for unknown and missing keys."""
+        """Parse and validate a document from `to_json`. Raises ConfigError for unknown or missing keys."""
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -87,9 +87,9 @@ class LoggingConfig(SettingsModel):
     logging_format: LoggingFormat = "text"
     """Lines of text, or one JSON object per line."""
     logging_paths: Annotated[Names, Setting("-lp", metavar="PATH")] = ("/dev/stdout",)
-    """Files to append log records to. /dev/stdout and /dev/stderr write to the process's streams."""
+    """Files to append log records to. /dev/stdout and /dev/stderr are the process's streams."""
     logging_config_file: Annotated[str | None, Setting("-lcf", metavar="FILE")] = None
-    """Python logging configuration (INI, or JSON for dictConfig) that replaces the other logging settings."""
+    """File with Python logging configuration (INI, or JSON for dictConfig). Replaces the other logging settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def flag_of(key: str) -> str:
 
 
 def describe(model: type[SettingsModel]) -> dict[str, Described]:
-    """Return the model's fields by name, its own before inherited ones."""
+    """Return the model's fields by name. Inherited fields are last."""
     return dict(_described(typing.cast("Hashable", model)))
 
 

@@ -1,5 +1,5 @@
-"""The types of settings: annotations with validation rules. Every process imports this module, so it does not import
-pydantic (10 MB, 45 ms). `load.py` applies the rules."""
+"""The types of settings: annotations with validation rules. Does not import pydantic (10 MB, 45 ms), because every
+process imports this module. `load.py` applies the rules."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def parse_preload(text: str) -> PreloadCall:
     return PreloadCall(module, tree.func.id, args, cast("dict[str, object]", kwargs))
 
 
-MAX_COUNT = 1_000_000  # larger values are mistakes, and do not fit in a message
+MAX_COUNT = 1_000_000  # a larger value is a mistake, and does not fit in a message
 MAX_LIMIT = 2**63 - 1
 MAX_SECONDS = MAX_PRICE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule that returns the value, possibly normalized, or raises ValueError with the reason. of_text: applied only
-    to strings, before the type check, to convert them."""
+    """A rule that returns the value, possibly normalized, or raises ValueError with the reason. of_text: whether the
+    rule converts strings, and is applied only to them, before the type check."""
 
     function: Callable[[Any], object]
     of_text: bool = False
@@ -70,7 +70,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bounds of a number, as in pydantic. annotated_types would cost every process 1 MB."""
+    """Bounds of a number, as in pydantic. Importing annotated_types would cost every process 1 MB."""
 
     ge: float | None = None
     gt: float | None = None
@@ -127,7 +127,7 @@ Name = Annotated[
     ),
 ]
 Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), taken_by(Offers.of)]
-"""Name to amount (None for a label), written as `linux,cpu=4,gpu=1`."""
+"""Amounts by name (None: a label), written as `linux,cpu=4,gpu=1`."""
 Preload = Annotated[str, taken_by(parse_preload)]  # `module.path:function(literals)`
 _Split = Check(lambda value: tuple(part.strip() for part in value.split(",")), of_text=True)
 Names = Annotated[tuple[Name, ...], _Split]  # list or comma-separated string of names or paths

@@ -1,5 +1,5 @@
-"""Worker settings, and the JSON document in SCALER_WORKER_CONFIG that starts a worker. Manager and worker may differ in
-version, so unknown and missing keys are errors."""
+"""Worker settings, and the JSON document in SCALER_WORKER_CONFIG that starts a worker. Unknown and missing keys are
+errors, because the manager and the worker may have different versions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from scaler.interpreter import HASH_SEED
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
 LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"  # file descriptor for the text of a fatal error
 UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4"}
-"""Environment variables that are unique to a unit. The ECS variable holds the metadata endpoint of the task."""
+"""Environment variables with a value unique to the unit. The ECS variable contains the task's metadata endpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSettings(SettingsModel):
-    """Processors and hosts. Not used for manager types whose tasks run in a service."""
+    """Processors and hosts. Not used by manager types whose tasks run in a service."""
 
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
-    """Name that groups workers on one machine into a separate host with its own object store. Without a name, all
-    workers on a machine share one store, or the object storage if it runs there."""
+    """Name of a separate host to which these workers belong, with its own object store. Without a name, all workers on
+    a machine share one store, or the object storage if it runs there."""
     store_memory_limit_bytes: Annotated[v.Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
-    """Memory limit of a host's object store; 0: a third of the host's memory."""
+    """Memory limit for a host's object store; 0: a third of the host's memory."""
     store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
-    """Directory to which a host's store spills objects that exist nowhere else, up to half of the free disk space. The
+    """Directory where a host's store spills objects that exist nowhere else, up to half of the free disk space. The
     files have no names. auto: the first of TMPDIR, /tmp, and /var/tmp that is not in memory; empty: never spill."""
     memory_limit_bytes: Annotated[
         v.Bytes, Setting(default_text="0: the limit of the container or cgroup minus a reserve", metavar="BYTES")
@@ -43,14 +43,14 @@ class ProcessorSettings(SettingsModel):
     max_tasks_per_processor: Annotated[v.CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
     """Replace a processor after this many tasks; 0: no limit."""
     max_suspended_tasks: Annotated[v.Count, Setting(metavar="COUNT")] = 1000
-    """Maximum tasks per worker that may wait for nested tasks at the same time; each occupies a 9 MB processor.
-    Further tasks fail with TaskRejectedError."""
+    """Maximum tasks per worker that may wait for nested tasks at the same time. Each occupies a 9 MB processor. Further
+    tasks fail with TaskRejectedError."""
     requirements: Annotated[v.Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
     """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host
-    installs them once, with uv if available or else pip, into ~/.cache/scaler/packages."""
+    installs them once into ~/.cache/scaler/packages, with uv if available, otherwise pip."""
     preload_timeout_seconds: Annotated[v.SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
-    """Time limit for preload in a processor, which is then killed and replaced. After three consecutive timeouts, the
-    worker returns its tasks and exits. 0: no limit."""
+    """Time limit for preload. After a timeout, the processor is killed and replaced. After three consecutive timeouts,
+    the worker returns its tasks and exits. 0: no limit."""
     profile_interval_seconds: Annotated[v.SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
     """Sampling interval for profiles of functions and tasks; 0: no profiles."""
 
@@ -62,13 +62,13 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     object_storage_address: Annotated[
         v.ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
     ] = None
-    """Address at which workers reach the object storage."""
+    """Address that workers use to reach the object storage."""
     per_worker_capabilities: Annotated[v.Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
         field(default_factory=dict)
     )
     """Capabilities that each worker offers to tasks, such as linux,cpu=4,gpu=1."""
     per_worker_task_queue_size: Annotated[v.Count, Setting("-wtqs", metavar="COUNT")] = 1000
-    """Maximum number of tasks queued behind a worker's running task; lower if tasks are long."""
+    """Maximum number of tasks queued behind a worker's running task. Use a low number for long tasks."""
     heartbeat_interval_seconds: Annotated[v.Seconds, Setting("-his", metavar="SECONDS")] = 2.0
     """Interval between heartbeats of workers and worker managers. Must be well below the scheduler's timeout."""
     task_timeout_seconds: Annotated[v.SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = (
@@ -76,8 +76,7 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     )
     """Time limit for a task; 0: no limit."""
     death_timeout_seconds: Annotated[v.Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
-    """A worker exits after this long without contact with the scheduler, or without work while its manager is
-    disconnected."""
+    """Time without scheduler contact, or without work while the manager is disconnected, after which a worker exits."""
     preload: Annotated[v.Preload | None, Setting(metavar="CALL")] = None
     """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
     event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
@@ -86,7 +85,7 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(WorkerSettings):
-    """Document of one unit: an agent with `slots` processors."""
+    """Document for one unit: an agent with `slots` processors."""
 
     scheduler_address: str
     insecure_no_auth: bool = False
@@ -98,15 +97,15 @@ class WorkerConfig(WorkerSettings):
     """Source of the unit id: the key unit_id, `ecs`, or `env:NAME` for any environment variable."""
     slots: int = 1
     gpus: tuple[str, ...] = ()
-    """GPUs as named in CUDA_VISIBLE_DEVICES. The worker claims them at startup."""
+    """GPUs, named as in CUDA_VISIBLE_DEVICES. The worker claims them at startup."""
     stop_grace_seconds: float = 5.0
     """Grace period for running tasks when the worker is stopped."""
     hash_seed: str = HASH_SEED
-    """PYTHONHASHSEED of the processors, unless set in the environment of the host."""
+    """PYTHONHASHSEED for the processors, unless it is set in the host's environment."""
 
     @property
     def unit_id_variable(self) -> str:
-        """The variable that unit_id_from refers to, or an empty string."""
+        """The environment variable that unit_id_from refers to, or an empty string."""
         kind, _, name = self.unit_id_from.partition(":")
         return name if kind == "env" else UNIT_ID_VARIABLES.get(kind, "")
 

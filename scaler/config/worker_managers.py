@@ -1,4 +1,4 @@
-"""Settings of worker managers and of the fixed cluster, which runs one."""
+"""Settings for worker managers, and for the fixed cluster, which runs a worker manager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaler.plugins import load, worker_manager_type
 FILE_MARK = "@"  # prefix of a requirements file's path
 _COMMENT = re.compile(r"(^|\s)#.*")
 FAR_WORKERS = """\
-Workers must be able to reach the scheduler: set worker_scheduler_address to its address from there, and
+Workers must be able to reach the scheduler: set worker_scheduler_address to an address that they reach, and
 [scheduler] advertised_object_storage_address to the same host with the next port."""
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
@@ -37,11 +37,11 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
     """Workers."""
 
     scheduler_address: Annotated[ServerAddresses, Setting(positional=True, metavar="ADDRESS")]
-    """Address of the scheduler; with a standby scheduler, both addresses, separated by a comma."""
+    """Address of the scheduler. With a standby scheduler: both addresses, separated by a comma."""
     worker_scheduler_address: Annotated[
         ServerAddresses, Setting("-wsa", default_text="scheduler_address", metavar="ADDRESS")
     ] = ""
-    """Address at which workers reach the scheduler, if different from the manager's."""
+    """Address that workers use to reach the scheduler, if different from the manager's."""
 
     def __post_init__(self) -> None:
         self.default("worker_scheduler_address", self.scheduler_address)
@@ -95,17 +95,17 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     max_task_concurrency: Annotated[Limit, replace(TASKS_AT_ONCE, default_text="CPUs minus 1, at least 1")] = field(
         default_factory=default_concurrency
     )
-    """Maximum tasks that the manager's workers run at once; -1: no limit."""
+    """Maximum tasks that run at once on the manager's workers; -1: no limit."""
 
-    unit_price: Annotated[Price | None, Setting(default_text="the type's default, else 0", metavar="PRICE")] = None
-    """Hourly price of one unit (process, container, machine, or job), or of a task that is a job, for the scheduler's
+    unit_price: Annotated[Price | None, Setting(default_text="the type's default, otherwise 0", metavar="PRICE")] = None
+    """Hourly price of a unit (process, container, machine, or job), or of a task if tasks are jobs, for the scheduler's
     spend_limit; 0: free."""
     minimum_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
     """Units that always exist, even without work."""
     warm_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """Units that are kept when work ends. None is started for them."""
+    """Running units to keep when work ends. Starts none."""
     buffer_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """Units whose slots are kept free, on top of the busy ones, while there is work."""
+    """Spare units whose slots are kept free while other slots are busy."""
 
     def offer_gpus(self, count: int) -> None:
         """Add the capability gpu unless the user has set one. For `__post_init__` only."""
@@ -118,12 +118,12 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
             if getattr(self, item.name) != item.default:
                 mode = getattr(self, "mode", "")
                 tasks = f"tasks of {self.type}{f' in mode {mode}' if mode else ''}"
-                raise ValueError(f"{item.name} applies to workers' processors, which {tasks} do not have: leave it out")
+                raise ValueError(f"{item.name} applies to workers' processors, which {tasks} do not have: remove it")
 
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
-        """Return the config document of one unit."""
+        """Return the configuration document for one unit."""
         values = {item.name: getattr(self, item.name) for item in fields(WorkerSettings)}
         return WorkerConfig(
             **values | {"requirements": self.all_requirements()},

@@ -1,1 +1,1 @@
-"""An append-only journal, from which a restarted server recovers its state."""
+"""An append-only journal that lets a restarted server recover its state."""

@@ -38,15 +38,15 @@ _TEMPORARY = ".new"
 _WITNESS = "confirmed"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 RELEASE_SECONDS = 10.0
-"""Time to wait for a directory that is locked by another process. An orphaned process exits within this time."""
+"""Seconds to wait for a directory locked by another process. An orphaned process exits within this time."""
 RESERVED_SHARE = 4
-"""The last 1/4 of a segment is reserved for results: while no new segment can be created, new work is refused."""
+"""The last 1/4 of a segment is reserved for results. If no next segment can be created by then, new work is refused."""
 DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 _log = logging.getLogger(__name__)
 
 
 class JournalDirectory:
-    """A journal's directory, locked until `close`. A snapshot's number is the number of the first segment after it."""
+    """A journal's directory, locked until `close`. A snapshot has the number of the first segment after it."""
 
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
         """Create or open the directory. content: version of the bodies. Raises UsageError for an unusable directory."""
@@ -111,7 +111,7 @@ class JournalDirectory:
     # -- reading
 
     def bodies(self, until: int | None = None) -> Iterator[bytes]:
-        """Yield the bodies of all valid records before segment `until`, the snapshot's first. Raises JournalError."""
+        """Yield the bodies of all valid records before segment `until`, snapshot first. Raises JournalError."""
         replay = self.replay = Replay(self._content)
         confirmed = self._confirmed() if until is None else 0
         first = self.snapshot()
@@ -143,7 +143,7 @@ class JournalDirectory:
         self.replay.last = covered
 
     def repair(self) -> None:
-        """Remove unconfirmed leftovers of a crash, and sync the remaining records to disk. Raises OSError."""
+        """Remove unconfirmed bytes left by a crash, and sync the remaining records to disk. Raises OSError."""
         replay = self.replay
         lost = 0
         is_behind = not replay.end_name
@@ -174,16 +174,16 @@ class JournalDirectory:
     # -- writing
 
     def confirm(self, number: int) -> None:
-        """Store the fact that all records up to this number are on disk, without syncing this note. The note survives a
-        crash of the process immediately, and a power loss after half a minute. Without the note, damage in the last
-        confirmed records would look like an interrupted write."""
+        """Note that all records up to this number are on disk. The note is not synced: it survives a crash of the
+        process immediately, and a power loss after half a minute. Without the note, damage to the last confirmed
+        records would look like an interrupted write."""
         with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
             if self._witness < 0:
                 self._witness = os.open(self.path / _WITNESS, _FLAGS, 0o600)
             os.pwrite(self._witness, pack_witness(number), 0)
 
     def create_segment(self, number: int, size_bytes: int) -> tuple[int, bytes]:
-        """Return the descriptor and the mark of a new segment, with disk space reserved. Raises OSError."""
+        """Create a segment, and reserve its disk space. Returns its descriptor and mark. Raises OSError."""
         mark = os.urandom(MARK_BYTES)
         path = self.segment(number)
         descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
@@ -230,16 +230,15 @@ class JournalDirectory:
 
 
 class Segments:
-    """Writes and syncs records in the journal's thread. Records that the disk rejected go to the next segment.
-
-    Calls may wait for the disk. None but `close` raises OSError.
+    """Writes and syncs records in the journal's thread. Records that could not be written go to the next segment. Calls
+    may wait for the disk. Only `close` raises OSError.
     """
 
     def __init__(self, directory: JournalDirectory, segment_bytes: int) -> None:
         self.failure = ""
         """Why new work should be refused; empty if the journal is healthy."""
         self.is_broken = False
-        """The current segment is not writable: all unconfirmed records are written to the next one."""
+        """Whether the current segment is unwritable, so that all unconfirmed records are written to the next one."""
         self.durable = 0
         self.size_bytes = 0
         self.number = 0
@@ -290,7 +289,7 @@ class Segments:
             self.size_bytes = self._directory.size_bytes()
 
     def close(self) -> None:
-        """Truncate the last segment to its content and sync. Raises OSError."""
+        """Truncate the last segment to its content, and sync it. Raises OSError."""
         if self._descriptor >= 0:
             os.ftruncate(self._descriptor, self._offset)
             os.fdatasync(self._descriptor)
@@ -363,7 +362,7 @@ class Segments:
 
 
 def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
-    """Describe a disk failure and the remedy. refused: the refused work. wanted_bytes: required free space."""
+    """Describe a disk failure and its remedy. refused: the effect on work. wanted_bytes: required free space."""
     room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
     until = room if error.errno in DISK_IS_FULL else "it is writable again"
     return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"

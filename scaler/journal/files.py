@@ -1,4 +1,4 @@
-"""Small files of the scheduler, written by a thread so that a slow, full, or missing disk never delays steps."""
+"""The scheduler's small files, written by a thread, so that a slow, full, or missing disk never delays a step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 from scaler.grammar import counted
 
 MAX_WAITING = 1_000
-"""Maximum queued writes per file. Further records are lost and counted."""
+"""Maximum queued writes per file. Records beyond this are counted as lost."""
 CLOSE_SECONDS = 1.0
-"""Seconds for which the exiting scheduler waits for the disk."""
+"""Seconds that an exiting scheduler waits for the disk."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class FileWriter:
         """Return a file of this writer.
 
         write: called in the thread with each item and the number of records lost before; raises OSError. only_latest: a
-        new item replaces queued ones, so that none counts as lost.
+        new item replaces a queued item, which does not count as lost.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="small files", daemon=True)
@@ -43,7 +43,7 @@ class FileWriter:
         return WrittenFile(self._queue, setting, path, write, only_latest)
 
     def close(self) -> None:
-        """Wait until everything is written, for at most `CLOSE_SECONDS`. Idempotent."""
+        """Wait at most `CLOSE_SECONDS` until everything is written. Idempotent."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(CLOSE_SECONDS)
@@ -58,17 +58,17 @@ class FileWriter:
 
 @dataclass(slots=True, eq=False)
 class WrittenFile(Generic[_T]):
-    """Logs the first failure, and the first success afterwards. See `FileWriter.file`."""
+    """A file of a `FileWriter`. Logs the first failure, and the first success after failures."""
 
     _turns: queue.SimpleQueue[WrittenFile[Any] | None]
-    """Has this file once per item of `_waiting`."""
+    """Contains this file once for each item in `_waiting`."""
     _setting: str
     _path: Path
     _write: Callable[[_T, int], None]
     _only_latest: bool
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: deque[tuple[_T, int, int]] = field(default_factory=deque)
-    """Items, their number of records, and the number of records lost just before."""
+    """Each item, its number of records, and the number of records lost just before."""
     _skipped: int = 0
     _lost: int = 0
     _has_failed: bool = False
@@ -111,7 +111,7 @@ class WrittenFile(Generic[_T]):
 
 
 def append(path: Path, text: bytes) -> None:
-    """Append all of a text, or nothing, to a file that only this user can read. Raises OSError."""
+    """Append a whole text, or nothing, to a file that only this user can read. Raises OSError."""
     descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o600)
     try:
         os.fchmod(descriptor, 0o600)

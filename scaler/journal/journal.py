@@ -24,7 +24,7 @@ from scaler.journal.directory import JournalDirectory, Segments
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.5
 COMPACT_BYTES = 64 * 1024 * 1024
-"""Compact once the segments reach this size, and at least the size of the last snapshot."""
+"""Size of the segments that triggers compaction, unless the last snapshot is larger (then its size)."""
 BATCH_BYTES = 4 * 1024 * 1024
 FLUSH_SECONDS = 5.0
 NICENESS = 10
@@ -43,10 +43,10 @@ class Journal:
     """A journal on the running loop. Never waits for the disk. A thread writes and syncs records in batches. While the
     disk fails, records stay in memory.
 
-    written: number of the last record. durable: number up to which all records survive a power loss. failure: why new
-    work should be refused; empty if the journal is healthy. is_stuck: whether the disk accepts no records, because even
-    the reserve is used up. size_bytes: total file size, including reserved space, when a file was last created or
-    removed.
+    written: number of the last record. durable: number of the last record such that it and all earlier ones survive a
+    power loss. failure: why new work should be refused; empty if the journal is healthy. is_stuck: whether no records
+    can be written, because even the reserve is used up. size_bytes: total file size, including reserved space, when a
+    file was last created or removed.
     """
 
     durable: int
@@ -64,9 +64,9 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         compact_bytes: int = COMPACT_BYTES,
     ) -> None:
-        """Lock the directory. Raises UsageError if that is impossible. compactor: module to run with directory and
-        segment number to write a snapshot. on_change: called when `durable` or `failure` changes. content: version of
-        the bodies; other versions are refused."""
+        """Lock the directory. Raises UsageError if that is impossible. compactor: module that writes a snapshot, run
+        with the directory and a segment number. on_change: called when `durable` or `failure` changes. content: version
+        of the bodies; other versions are refused."""
         self._directory = JournalDirectory(path, content)
         self._segments = Segments(self._directory, segment_bytes)
         self._compactor = compactor
@@ -86,7 +86,7 @@ class Journal:
 
     def recover(self) -> Iterator[bytes]:
         """Yield the bodies of all records, then start a new segment. Exhaust the iterator before `append`. A full disk
-        sets `failure`. Raises JournalError for damage, and UsageError for other disk failures."""
+        sets `failure`. Raises JournalError for damage, and UsageError for other disk errors."""
         try:
             yield from self._directory.bodies()
             self._directory.repair()
@@ -111,7 +111,7 @@ class Journal:
             self._waits_since = self._loop.time()
         self.written += 1
         self._arrived.append((self.written, body))
-        if len(self._arrived) == 1:  # otherwise the thread writes this record along with an earlier one
+        if len(self._arrived) == 1:  # otherwise, the thread writes this record together with an earlier one
             self._actions.put(self._write)
 
     def _set(self, disk: _Disk) -> _Disk:
@@ -173,7 +173,7 @@ class Journal:
             first = directory.snapshot()
             size = sum(directory.segment(each).stat().st_size for each in directory.segments() if each < present)
             if size >= max(self._compact_bytes, directory.snapshot_path(first).stat().st_size if first else 0):
-                # A process, so that neither the loop nor the thread has to wait.
+                # A process, so that neither the loop nor the thread waits.
                 command = [sys.executable, "-m", self._compactor, str(directory.path), str(present)]
                 process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
                 waiter = threading.Thread(target=self._wait, args=(process,), name="compaction", daemon=True)
@@ -229,7 +229,7 @@ class Journal:
 
 
 def run_compaction(compact: Callable[[Path, int], None]) -> None:
-    """Run a subprocess of `Journal`. compact: writes a snapshot of a directory's segments before a number."""
+    """Main function of a compactor. compact: writes a snapshot of a directory's segments before a number."""
     os.nice(NICENESS)
     try:
         compact(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,8 +1,8 @@
 """The format of a journal: segments of checksummed records, and the rules for replay after a crash. Pure.
 
-A segment is a header followed by records. A record has a sequence number, which continues across segments, and the
-number up to which all records were on disk when it was written. Unconfirmed records may therefore be missing after a
-power loss, but a missing confirmed record means damage. The last confirmed number is also stored in a file: see
+A segment is a header followed by records. A record contains its sequence number, which continues across segments, and
+the number up to which all records were on disk (confirmed) when it was written. After a power loss, unconfirmed records
+may be missing, but a missing confirmed record means damage. The last confirmed number is also stored in a file: see
 `JournalDirectory.confirm`. Each record begins with a random mark, so that user data cannot be mistaken for a record.
 """
 
@@ -27,15 +27,15 @@ WITNESS_BYTES = _WITNESS.size
 _HEAD = struct.Struct("<8sIIQQ")
 HEAD_BYTES = _HEAD.size
 _SUMMED = 12
-"""The checksum covers the head from here, and the body."""
+"""Offset in the head at which the data covered by the checksum begins. The body follows."""
 
 
 class JournalError(UsageError):
-    """A journal cannot be used. The message names the file and how to proceed."""
+    """A journal is unusable. The message names the file and explains how to proceed."""
 
 
 class Record(NamedTuple):
-    """One record: bytes `start` to `end` of its segment. durable: number up to which all records were on disk."""
+    """One record, at bytes `start` to `end` of its segment. durable: number up to which all records were on disk."""
 
     sequence: int
     durable: int
@@ -98,7 +98,7 @@ def records(data: bytes, mark: bytes) -> Iterator[Record]:
     while at + HEAD_BYTES <= size:
         record = _record_at(data, at, mark)
         if record is None:
-            at = data.find(mark, at + 1) % (size + 1)  # the end of the data if there is no further mark
+            at = data.find(mark, at + 1) % (size + 1)  # the end of the data if no mark follows
         else:
             yield record
             at = record.end
@@ -124,16 +124,16 @@ class Replay:
         self.last = 0
         self.end_name = ""
         self.end = 0
-        """Segment and end offset of the last valid record. Bytes after the record must be removed."""
+        """Segment and end offset of the last valid record. All bytes after it must be removed."""
 
     def read(self, name: str, data: bytes) -> Iterator[Record]:
-        """Yield the valid records of the next segment. Raises JournalError for a missing confirmed record. No record
-        after a gap is valid: the next segment repeats all unconfirmed records."""
+        """Yield the valid records of the next segment. Raises JournalError if a confirmed record is missing. No record
+        after a gap is valid, because the next segment repeats all unconfirmed records."""
         mark, has_gap = read_mark(name, data, self.content), False
         for record in records(data, mark) if mark else ():
             if not has_gap and record.sequence <= self.last + 1:
                 self.end_name, self.end = name, record.end
-                if record.sequence > self.last:  # otherwise it was rewritten after a disk failure
+                if record.sequence > self.last:  # otherwise, it is a copy written after a disk failure
                     self.last = record.sequence
                     yield record
             elif record.durable > self.last:

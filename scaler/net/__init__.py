@@ -1,1 +1,1 @@
-"""Sessions over sockets. The only package that imports zmq, except for key generation in `security/keys.py`."""
+"""Sessions over sockets. Only this package imports zmq, except for key generation in `security/keys.py`."""

@@ -1,4 +1,4 @@
-"""How a peer connects to servers. Imports credential modules on first use, because local peers need none."""
+"""Authentication of a peer at servers. Imports credential modules on first use, because local peers need none."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """A credential, a store's keys, or no authentication. By default, the published keys of a run by the same user.
-    uses_local: connect locally where possible; the server then sees its own user instead of the credential. store_keys:
-    the keys with which a store authenticates to another store; the scheduler distributes the other store's public key.
+    """A credential, a store's keys, or no authentication. Default: the keys that a run by the same user published.
+    uses_local: connect locally where possible; the server then identifies the peer by its user instead of a credential.
+    store_keys: keys that authenticate a store to another store, whose public key the scheduler distributes.
     """
 
     credential: Credential | None = None

@@ -28,7 +28,7 @@ _GLOBAL_SCOPE = "00"
 
 
 def addresses_here(bound: str) -> list[str]:
-    """Return all addresses at which local processes may reach a server (several for a wildcard)."""
+    """Return all addresses that local processes may use to reach a server (several for a wildcard)."""
     found = split_tcp(bound)
     if found is None or found[0] not in WILDCARDS:
         return [bound]
@@ -37,7 +37,7 @@ def addresses_here(bound: str) -> list[str]:
 
 
 def own_address(bound: str) -> str:
-    """Return an address for display: one of the host's addresses for a wildcard, unchanged for loopback and ipc."""
+    """Return an address for display. A wildcard becomes one of the host's addresses; loopback and ipc are unchanged."""
     local = local_address(bound)
     return bound if local == bound else next((each for each in addresses_here(bound) if not is_loopback(each)), local)
 
@@ -56,7 +56,7 @@ def needs_ipv6(address: str) -> bool:
 
 
 def check_not_in_use(address: str) -> None:
-    """Raise UsageError for a malformed ipc path, or one in use, which ZeroMQ would hijack. Accepts a dead socket."""
+    """Raise UsageError if an ipc path is malformed or in use (ZeroMQ would hijack it). A dead socket is accepted."""
     if split_tcp(check_address(address)) is not None:
         return
     path = Path(address.removeprefix("ipc://"))
@@ -69,13 +69,13 @@ def check_not_in_use(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         failed = probe.connect_ex(str(path))
-    # Like an accepted connection, a full backlog (EAGAIN) proves that there is a listener.
+    # A full backlog (EAGAIN) proves that there is a listener, like an accepted connection.
     if failed in {0, errno.EAGAIN, errno.EINPROGRESS}:
         raise UsageError(in_use(address))
 
 
 class SocketFile:
-    """The socket file of an ipc address, accessible only to its own user regardless of the umask."""
+    """The socket file of an ipc address. Only its own user can access it, regardless of the umask."""
 
     def __init__(self, address: str, backlog: int) -> None:
         self._path = Path(address.removeprefix("ipc://"))
@@ -97,15 +97,15 @@ class SocketFile:
 
 
 def own_host(server: str) -> str:
-    """Return this host's address that a server, and therefore other hosts in its cluster, can reach. server: the first
-    of several addresses is used."""
+    """Return the address of this host that a server, and therefore the other hosts in its cluster, can reach. server:
+    if it has several addresses, the first is used."""
     found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(addresses_of(server)[0]))
     if found is None:
         return "127.0.0.1"
     why: OSError | None = None
     try:
         for family, kind, *_, where in socket.getaddrinfo(found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no route with this family
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no route for this family
                 probe.connect(where)  # sends nothing
                 host = probe.getsockname()[0]
                 return f"[{host}]" if ":" in host else str(host)
@@ -115,9 +115,9 @@ def own_host(server: str) -> str:
 
 
 def _own_hosts() -> list[str]:
-    """Return this host's addresses except loopback and link-local ones, the address of the default route first."""
+    """Return this host's addresses, with the default route's address first, but no loopback or link-local ones."""
     found: list[str] = []
-    # Connecting a datagram socket sends nothing; the kernel only picks the source address of the route.
+    # Connecting a datagram socket sends nothing; the kernel only selects the source address for the route.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         with contextlib.suppress(OSError):  # no default route
             probe.connect(("192.0.2.1", 9))

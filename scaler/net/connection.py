@@ -1,9 +1,9 @@
-"""The network interface of components: events in, messages out. Implemented over sockets and in memory.
+"""The network interface for components: events in, messages out. Implemented over sockets and in memory.
 
-A *peer* is a process with an 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until a handshake fails to resume
-it. Within a session, delivery is exactly once and in order across any number of broken connections, until one side
-drops the session. Messages in `messages.UNSEQUENCED` are sent once and may be lost. Each iteration reads all input,
-calls `on_events` once, and flushes once.
+A *peer* is a process with an 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until one side drops it or a
+handshake does not resume it. Within a session, each message is delivered exactly once and in order, however often the
+connection breaks. Only messages in `messages.UNSEQUENCED` may be lost. Each iteration reads all input, calls
+`on_events` once, and flushes once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL_ROLES = frozenset(Role)
 
 
 class Identity(NamedTuple):
-    """A key's name, its roles, and whether it sees objects of other keys. Peers with one key are one user."""
+    """A key's name, its roles, and whether it may see other keys' objects. Peers with the same key are one user."""
 
     key: str
     roles: frozenset[Role] = ALL_ROLES
@@ -34,15 +34,15 @@ class Identity(NamedTuple):
 
 
 LOCAL = Identity("local")
-"""A process of the server's own user on its host, as verified by the kernel."""
+"""A process of the server's own user on the server's host, as verified by the kernel."""
 ANYONE = Identity("anyone", ALL_ROLES - {Role.ADMIN})
 NOBODY = Identity("nobody", frozenset())
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message from a peer. attachments: read-only, zero-copy views of its frames. descriptors: passed files, closed
-    with their last reference; empty if the connection could not pass them."""
+    """A message from a peer. attachments: read-only, zero-copy views of its frames. descriptors: passed files, which
+    close when their last reference is dropped; empty if the connection could not pass them."""
 
     peer: bytes
     message: Message
@@ -51,7 +51,7 @@ class Received:
 
 
 class Opened(NamedTuple):
-    """Listener: a peer was welcomed with a new session. Messages of its earlier session are void."""
+    """Listener: a peer was welcomed with a new session. Messages from its earlier session are void."""
 
     peer: bytes
     hello: Hello
@@ -59,19 +59,19 @@ class Opened(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A peer (listener) or the server (connector) has reconnected without losing a message."""
+    """A peer (listener) or the server (connector) has reconnected, and no message was lost."""
 
     peer: bytes
 
 
 class Broken(NamedTuple):
-    """The connection was lost, but the session continues: messages are queued up to the outbox's limit."""
+    """The connection was lost, but the session continues. Messages are queued up to the outbox's limit."""
 
     peer: bytes
 
 
 class LinkFigures(NamedTuple):
-    """Bytes of sequenced messages and of unacknowledged ones. latency_seconds: last round trip, 0 if unknown."""
+    """Bytes of sequenced messages, and of unacknowledged ones. latency_seconds: last round trip; 0 if unknown."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -88,8 +88,8 @@ class Closed(NamedTuple):
 
 
 class Welcomed(NamedTuple):
-    """Connector: the server opened a new session. After the first time, it means that the server has lost the previous
-    session."""
+    """Connector: the server opened a new session. Any Welcomed but the first means that the server has lost the
+    previous session."""
 
     welcome: Welcome
 
@@ -101,8 +101,8 @@ class ConnectionRefused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """Listener: cuts the connection that sent a Hello, because the peer may be admitted over its other transport. A
-    process of the server's user is LOCAL over the local listener and has a key over ZeroMQ."""
+    """Answer of a listener that cuts a connection after its Hello, because the peer may be admitted over its other
+    transport. A process of the server's user is LOCAL over the local listener, but has a key over ZeroMQ."""
 
     text: str
 
@@ -132,10 +132,10 @@ class Connector(Protocol):
         LimitError for a full outbox or an oversized message. Drops the message after ConnectionRefused and `close`."""
 
     def together(self, work: Callable[[], object]) -> None:
-        """Call `work` in the loop, and transmit its messages as soon as it returns, not in the next iteration."""
+        """Call `work` in the loop, and transmit its messages immediately afterwards, not in the next iteration."""
 
     def outbox_bytes(self) -> int:
-        """Bytes that the server has not acknowledged."""
+        """Return the number of bytes that the server has not acknowledged."""
 
     def close(self, reason: str = "") -> None:
         """Send a Goodbye, deliver queued messages within the linger time, and close."""

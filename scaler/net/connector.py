@@ -1,4 +1,4 @@
-"""A connector on the running event loop: a new connection for every attempt, local or over ZeroMQ."""
+"""A connector on the running event loop. Every attempt uses a new connection, local or over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CoreT = TypeVar("_CoreT", bound="ConnectorCore | ListenerCore")
 
 
 class Shell(Generic[_CoreT]):
-    """Steps a core, executes its commands, and passes its events to the component. Transmits once per iteration."""
+    """Steps a core, performs its commands, and passes its events to the component. Transmits once per iteration."""
 
     def __init__(self, core: _CoreT, on_events: Callable[[list[Any]], None], wakeups: Wakeups) -> None:
         self._core = core
@@ -84,7 +84,7 @@ class Shell(Generic[_CoreT]):
 
 
 class ConnectorShell(Shell[ConnectorCore]):
-    """Common part of connectors over sockets and in memory. `connection.Connector` documents the methods."""
+    """Base of the connectors over sockets and in memory. `connection.Connector` documents the methods."""
 
     _transport: t.Connection | None = None
     _dialled = ""
@@ -92,7 +92,7 @@ class ConnectorShell(Shell[ConnectorCore]):
     def __init__(self, core: ConnectorCore, on_events: Callable[[list[Any]], None], wakeups: Wakeups) -> None:
         super().__init__(core, on_events, wakeups)
         self._remote: set[str] = set()
-        """Addresses whose next attempt is not local."""
+        """Addresses to try over ZeroMQ next, instead of locally."""
         self._ipv6: set[str] = set()
 
     @property
@@ -109,7 +109,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 
     @property
     def received_bytes(self) -> int:
-        """Bytes received on the current connection according to the kernel, including incomplete messages."""
+        """Bytes received on the current connection, including incomplete messages, as counted by the kernel."""
         return 0 if self._transport is None else self._transport.received_bytes
 
     @property
@@ -143,7 +143,7 @@ class ConnectorShell(Shell[ConnectorCore]):
             return
         self._transport = None
         if transport is not None:
-            # A local connection delivers the Hello at once, so a Goodbye must follow even before the Welcome.
+            # A local connection delivers the Hello immediately, so a Goodbye must follow it even before the Welcome.
             if was_connected or isinstance(transport, LocalTransport):
                 for command in last:
                     transport.transmit(command.envelopes)
@@ -196,9 +196,9 @@ class SocketConnector(ConnectorShell):
         peer: bytes = b"",
         outbox: OutboxLimits | None = None,
     ) -> None:
-        """Start connecting. on_events is called from the loop, never from the constructor. hello.resume is set by the
-        connector. address: one or several, separated by commas. peer: default is a new id. Raises UsageError for a
-        malformed address."""
+        """Start connecting. on_events is called from the loop, never from the constructor. The connector sets
+        hello.resume. address: one or more addresses, separated by commas. peer: default: a new id. Raises UsageError
+        for a malformed address."""
         address = check_server_addresses(address)
         self._access, self._server = access, server
         self._context: Context | None = None
@@ -219,7 +219,7 @@ class SocketConnector(ConnectorShell):
         try:
             if (local := self._dial_locally()) is not None:
                 return local
-            # Peers on the server's host avoid ZeroMQ, whose import takes 20 ms and several megabytes.
+            # Imported only for peers on other hosts: importing ZeroMQ takes 20 ms and several megabytes.
             from scaler.net.zmq_connection import ZmqConnection  # noqa: PLC0415
             from scaler.net.zmq_transport import acquire_context, release_context  # noqa: PLC0415
 
@@ -227,7 +227,7 @@ class SocketConnector(ConnectorShell):
             if self._context is None:
                 self._context = acquire_context()
                 self._at_close.callback(release_context)
-                # A server that started at the same time may be listening by now.
+                # A server that is starting at the same time may be listening by now.
                 if (local := self._dial_locally()) is not None:
                     return local
             address, compression = self._dialled, self._access.compression

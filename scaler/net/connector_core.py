@@ -1,7 +1,7 @@
-"""The rules of a connector: when to dial, how to interpret the handshake, and when a silent server is lost. Pure.
-`step` takes connection events and returns commands. `send` is separate so that the sender learns at once when the
-outbox is full; it queues for the next step. Invariants: before the Welcome, only a Hello (and finally a Goodbye) is
-sent; nothing follows ConnectionRefused; Welcomed or Resumed alternates with Broken."""
+"""The rules of a connector: when to dial, how to interpret the handshake, and when a silent server counts as lost.
+Pure. `step` takes connection events and returns commands. `send` queues for the next step. It is separate so that it
+can raise an error immediately if the outbox is full. Invariants: before the Welcome, only a Hello and a final Goodbye
+are sent; nothing follows ConnectionRefused; Welcomed or Resumed alternates with Broken."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from scaler.protocol.messages import Attachments, Descriptors, Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, Header, OutboxLimits, Session
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
-"""Delay before an attempt, which grows from 0.01-0.02 s to 0.5-1 s."""
+"""Delay before an attempt. Grows from 0.01-0.02 s to 0.5-1 s."""
 STABLE_SECONDS = 1.0
-"""Reset the backoff after a connection that lasted this long."""
+"""Duration of a connection after which the backoff is reset."""
 
 _OWN_HEARTBEATS = m.WorkerDetails | m.ManagerDetails | m.StoreDetails
 
@@ -40,8 +40,8 @@ class Phase(Enum):
 
 class ConnectorCore:
     """One peer's session with one server. A server may have several addresses: after a failed attempt, or if the server
-    there serves nobody, the next attempt is at the next one. The random part of the session id spreads out reconnects
-    of many peers."""
+    there is on standby, the next address is tried. The random part of the session id spreads out the reconnects of many
+    peers."""
 
     def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, address: str = "") -> None:
         self.peer = session_id[:PEER_ID_BYTES]
@@ -69,7 +69,7 @@ class ConnectorCore:
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
         self._answer_seconds = t.HANDSHAKE_SECONDS
-        """Half the lease, once the server has announced its lease."""
+        """Half the lease, once the server has announced the lease."""
 
     @property
     def address(self) -> str:
@@ -115,7 +115,7 @@ class ConnectorCore:
                 self.session.post(encode(replace(self._hello, resume=self._resume)))
             case t.LinkLost(link, reason, refused_after) if link is self._link:
                 self._refusals = self._refusals + 1 if refused_after else 0
-                # After a Welcome, an uncertain refusal may come from a restarting server.
+                # After a Welcome, a restarting server may cause an uncertain refusal.
                 is_certain = refused_after == 1 or self._welcome is None
                 if refused_after and self._refusals >= refused_after and is_certain:
                     self._refused(m.Refused(m.RefusalReason.CREDENTIAL, reason))
@@ -165,7 +165,7 @@ class ConnectorCore:
             self._malformed(str(error), now)
 
     def _malformed(self, reason: str, now: float) -> None:
-        """Hang up so that the server resends a malformed message; give up if resending does not help."""
+        """Hang up, so that the server resends a malformed message. Give up after repeated malformed messages."""
         if self.phase is Phase.DIALLING:
             self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
             return
@@ -179,14 +179,14 @@ class ConnectorCore:
         self._refused(m.Refused(m.RefusalReason.MALFORMED, text))
 
     def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
-        """Return the answer to the Hello. None if the server speaks another protocol, which counts as a refusal."""
+        """Return the answer to the Hello, or None if the server speaks another protocol, which counts as a refusal."""
         header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "
                 f"{self._hello.scaler_version}) speaks protocol {m.PROTOCOL_VERSION}: install the same version on both"
             )
-            with suppress(ProtocolError):  # every version can read a Refused, and its text names both sides
+            with suppress(ProtocolError):  # all versions can read a Refused, whose text names both sides
                 answer = decode(envelope.body)
                 text = answer.text if isinstance(answer, m.Refused) else text
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
@@ -197,7 +197,7 @@ class ConnectorCore:
 
     def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
         if welcome.epoch < self._epoch:
-            self._hang_up("another scheduler has replaced the one that answered", now)
+            self._hang_up("a newer scheduler has replaced the one that answered", now)
             return
         self._epoch = welcome.epoch
         if self.address:
@@ -208,7 +208,7 @@ class ConnectorCore:
         if welcome.resumed:
             is_the_same = self._resume and header.session == self.session.id
             if not is_the_same or not self.session.can_resume(header.acknowledged):
-                # The sides disagree on the messages sent: drop the session on both sides and start over.
+                # The sides disagree about the messages sent: drop the session on both sides and start over.
                 self._resume = False
                 self._hang_up("the server resumed a session that cannot continue", now)
                 return

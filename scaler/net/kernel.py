@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
-"""Descriptors reserved for files, pipes, and peers with a session (at most a quarter of the limit)."""
+"""Number of descriptors reserved for files, pipes, and peers with a session (at most a quarter of the limit)."""
 _MEMORY = Path("/proc/self/statm")
 _RECEIVED = slice(128, 136)
 _DELIVERED = slice(160, 168)
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Return whether few descriptors remain, given the descriptor of a new connection (the lowest free number)."""
+    """Return whether few descriptors are left, given a new connection's descriptor (always the lowest free number)."""
     limit = max_descriptors()
     return descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
@@ -57,7 +57,7 @@ def received_bytes(descriptor: int) -> int:
 
 
 def bytes_per_second(descriptor: int) -> float:
-    """Return the recent delivery rate of a TCP connection: 0 on a new connection, inf if unknown."""
+    """Return the recent delivery rate (bytes/s) of a TCP connection: 0 for a new connection, inf if unknown."""
     found = _tcp_info(descriptor, _DELIVERED.stop)[_DELIVERED]
     return int.from_bytes(found, sys.byteorder) if found else math.inf
 
@@ -70,8 +70,8 @@ def is_of_this_host(descriptor: int) -> bool:
 
 
 def is_connected_to_itself(descriptor: int) -> bool:
-    """Return whether both ends of a TCP connection are one socket. The kernel may connect a client to itself if nothing
-    listens on a port in its range for outgoing connections. Meanwhile, no server can bind that port."""
+    """Return whether both ends of a TCP connection are the same socket. If nothing listens on a port in the range for
+    outgoing connections, the kernel may connect a client to itself. Meanwhile, no server can bind that port."""
     with contextlib.suppress(OSError), borrowed(descriptor) as connection:
         return (
             connection.family in (socket.AF_INET, socket.AF_INET6)

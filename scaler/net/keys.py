@@ -1,4 +1,4 @@
-"""CURVE keys for ZeroMQ: a server's key pair, the public keys that it admits, and the key pair of a peer."""
+"""CURVE keys for ZeroMQ: a server's key pair, the public keys that the server admits, and a peer's key pair."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from scaler.security.keys import Entry, KeyPair
 
 MAX_REFUSALS = 100
 TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
-"""ZAP codes: no decision yet, and no answer to the peer; unknown key; revoked or expired key."""
+"""ZAP codes: no decision yet, so the peer gets no answer; unknown key; revoked or expired key."""
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 
 class PeerKeys(NamedTuple):
-    """The keys of a connection. server: public key to verify. name: name of this side's key. ending: why it is refused.
-    Without a name, the pair is for a single attempt, whose failure shows whether the server requires keys."""
+    """The keys for a connection. server: the server's public key, to verify. name: name of this side's key. ending: why
+    the key is refused. Without a name, the pair is for a single attempt, to find out whether the server requires
+    keys."""
 
     server: str
     own: KeyPair
@@ -40,7 +41,7 @@ class Allowed(Protocol):
 
 
 class ServerKeys:
-    """A server's key pair and the keys that it admits. Thread-safe."""
+    """A server's key pair, and the keys that the server admits. Thread-safe."""
 
     def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
         self.pair = pair
@@ -50,7 +51,7 @@ class ServerKeys:
         self._admitted: dict[str, Identity] = {}
 
     def decide(self, public_key: str, origin: str) -> str:
-        """Return the ZAP code for a peer with this key; 200 admits the peer."""
+        """Return the ZAP code for a peer with this key (200: admitted)."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
             if entry is None:  # the key may have been added in the meantime
@@ -64,7 +65,7 @@ class ServerKeys:
         if entry is None:
             self.refusals.append(Report(f"a peer at {origin}: unknown key", True, "", origin))
             return REFUSED
-        text = f"{entry.role} {entry.name} at {origin}: its key {entry.problem}"
+        text = f"{entry.role} {entry.name} at {origin}: the key {entry.problem}"
         self.refusals.append(Report(text, True, entry.name, origin))
         return REVOKED
 
@@ -77,7 +78,7 @@ class ServerKeys:
             return None if entry is None or entry.problem else self._admitted.get(public_key)
 
     def revoked(self) -> dict[Identity, str]:
-        """Reread the allow-list. Return the identities that are no longer admitted, and why."""
+        """Reread the allow-list. Returns the identities that are no longer admitted, and why."""
         with self._lock:
             self._allowed.refresh()
             found = {}

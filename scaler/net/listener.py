@@ -1,4 +1,4 @@
-"""A listener on the running event loop: ZeroMQ for all peers, and a local listener for peers on its host."""
+"""A listener on the running event loop: ZeroMQ for all peers, and a local listener for peers on the same host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Listener(Shell[ListenerCore]):
-    """A server's end: many peers on one or more addresses. Common part of listeners over sockets and in memory."""
+    """A server's end: many peers on one or more addresses. Base of the listeners over sockets and in memory."""
 
     addresses: tuple[str, ...]
 
@@ -37,16 +37,16 @@ class Listener(Shell[ListenerCore]):
         self.on_refused: Callable[[t.Report], None] = lambda _report: None
 
     def send(self, peer: bytes, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
-        """Queue a message until the end of the iteration. Attachments must not change until acknowledged. Dropped
-        without a session. Closes the session of a peer whose outbox is full. Only some connections pass descriptors.
-        Raises LimitError for an oversized message."""
+        """Queue a message until the end of the iteration. Attachments must not change until acknowledged. The message
+        is dropped if the peer has no session. A full outbox closes the peer's session. Only some connections pass
+        descriptors. Raises LimitError for an oversized message."""
         if not self._closed:
             self._core.send(peer, message, attachments, descriptors)
             if not self._in_iteration:
                 self._wakeups.soon()
 
     def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
-        """End a peer's session after its lease. reason: sent to a connected peer; without it, the connection is cut."""
+        """End a peer's session after its lease. reason: sent to the peer if connected; None: cut the connection."""
         if not self._closed:
             self._inputs.append(t.SessionEndRequested(peer, reason))
             if not self._in_iteration:
@@ -91,8 +91,8 @@ class SocketListener(Listener):
         compression: str = "off",
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from the constructor. keys: None admits every
-        peer, unencrypted. has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises
-        UsageError, with nothing bound, for an address that is malformed, in use, or not on this host."""
+        peer, unencrypted. has_local_listener: lets peers with the same host and user connect without ZeroMQ. If an
+        address is malformed, in use, or not on this host, binds nothing and raises UsageError."""
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
@@ -102,11 +102,11 @@ class SocketListener(Listener):
         self._keys = keys
         self._zmq = ZmqListener(addresses, self._wakeups, keys, compression)
         self.addresses = self._zmq.addresses
-        # Behind a wildcard, local peers may use any of the host's addresses.
+        # For a wildcard, local peers may use any of the host's addresses.
         known = {name for address in self.addresses for name in addresses_here(address)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
-        # A Scaler process that is killed during startup looks the same.
+        # Not warnings: a Scaler process killed during startup looks the same.
         self._unidentified = RateLimitedLog(_log, logging.INFO, self._loop)
         self._refusals = RateLimitedLog(_log, logging.WARNING, self._loop)
         if keys is not None:

@@ -2,8 +2,8 @@
 
 `step` takes link events and returns commands; `send` queues for the next step. Invariants: a link carries at most one
 session, and a session uses at most one link; a peer id has at most one session; session ids are unique, so a recorded
-envelope is void in any other session; the first envelope sent on a link is a Welcome or a Refused; nothing follows a
-Refused or a Goodbye.
+envelope is void in any other session; the first envelope sent on a link is a Welcome or Refused; nothing follows a
+Refused or Goodbye.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from scaler.protocol.messages import Attachments, Descriptors, Message
 from scaler.protocol.session import Envelope, Header, OutboxFullError, OutboxLimits, Session, UnreadableError
 
 Admission = Callable[[bytes, m.Hello, Identity], m.Welcome | m.Refused | TryAgain]
-"""Answers a Hello, given peer id, Hello, and the connection's identity. hello.resume: the session belongs to this
-peer. The core sets Welcome.resumed."""
+"""Answers a Hello, given the peer id, the Hello, and the connection's identity. hello.resume: the session belongs to
+this peer. The core sets Welcome.resumed."""
 MAX_PEERS = 65_536
 MAX_UNIDENTIFIED = 4096
-"""Maximum connections of one listener without a session. Above the limit, each new one replaces the oldest."""
+"""Maximum connections without a session per listener. Above the limit, each new one replaces the oldest."""
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """A session and its link (None while disconnected). greeted_as: session id in its Hello, cleared once the peer has
-    used the id of this session. After that, a Hello with an earlier id is a replay."""
+    """A session and its link (None while disconnected). greeted_as: session id in its Hello, cleared once the peer uses
+    this session's id. From then on, a Hello with an earlier id is a replay."""
 
     id: bytes
     session: Session
@@ -63,7 +63,7 @@ class _Peer:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """is_closing: Refused or Goodbye was sent, and all further input is ignored."""
+    """is_closing: whether a Refused or Goodbye was sent, so that all further input is ignored."""
 
     transport: t.Transport
     origin: str
@@ -95,7 +95,7 @@ class ListenerCore:
         self._events: list[ListenerEvent] = []
         self._unsent: dict[bytes, _Peer] = {}
         self._full: dict[bytes, str] = {}  # peers with a full outbox, and the error text
-        self._unacknowledged: dict[bytes, _Peer] = {}  # peers awaiting an acknowledgement, oldest first
+        self._unacknowledged: dict[bytes, _Peer] = {}  # peers that await an acknowledgement, oldest first
         # Links without a session and closing links, with the time to cut them, earliest first.
         self._identifying: OrderedDict[_Link, float] = OrderedDict()
         self._closing: OrderedDict[_Link, float] = OrderedDict()
@@ -112,7 +112,7 @@ class ListenerCore:
         return LinkFigures(session.sent_bytes, session.received_bytes, session.outbox_bytes, peer.latency_seconds)
 
     def send(self, peer: bytes, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
-        """Queue a message; see `Listener.send`. The next step closes the session of a peer whose outbox is full."""
+        """Queue a message; see `Listener.send`. If the outbox is full, the next step closes the peer's session."""
         found = self._peers.get(peer)
         if found is None:
             return
@@ -194,7 +194,7 @@ class ListenerCore:
         if opened.is_scarce or len(self._identifying) + len(self._closing) > self._max_unidentified:
             self._give_up(next(iter(self._closing or self._identifying)))
         if opened.is_scarce and opened.link in self._links:
-            # To free descriptors, cut only connections that took one of the last ones.
+            # To free descriptors, cut only connections that took one of the last descriptors.
             self._give_up(link)
 
     def _end_access(self, reasons: Mapping[Identity, str], now: float) -> None:
@@ -222,8 +222,8 @@ class ListenerCore:
             message: Message | None
             if peer.greeted_as and Header.read(envelope.header).session == peer.greeted_as:
                 message = decode(envelope.body)
-                if not isinstance(message, m.Goodbye):  # the only message allowed before the peer has read its Welcome
-                    raise ProtocolError(f"{type(message).__name__} from an earlier session, or before Welcome")
+                if not isinstance(message, m.Goodbye):  # the only message allowed before the peer has read the Welcome
+                    raise ProtocolError(f"{type(message).__name__} from an earlier session, or before the Welcome")
             else:
                 message = session.accept(envelope.header, envelope.body, envelope.attachments, now)
                 peer.greeted_as = b""
@@ -253,7 +253,7 @@ class ListenerCore:
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
     def _malformed(self, link: _Link, reason: str, now: float, *, is_lost: bool) -> None:
-        """Drop a malformed message, or refuse a peer without a session. is_lost: cut the link of a session, so that the
+        """Drop a malformed message, or refuse a peer without a session. is_lost: cut the session's link, so that the
         peer resends the message. Repeated malformed messages end the session."""
         peer = link.peer
         if peer is None:
@@ -296,7 +296,7 @@ class ListenerCore:
             # The server's own user has more rights than any key, so the session keeps the key's identity.
             identity = known.identity
         elif known is not None and is_its_own and known.identity is LOCAL:
-            # The peer lost its local connection and fell back briefly; it will retry locally.
+            # The peer lost its local connection and fell back briefly. The next attempt will be local.
             self._give_up(link, f"{identity.key} does not resume a session of {LOCAL.key}")
             return
         refused = _refusal_of(hello, identity, self._server)
@@ -333,7 +333,7 @@ class ListenerCore:
             peer.link = link
             self._events.append(Resumed(peer_id))
         else:
-            # The Welcome has a new session id, so envelopes of other sessions do not match.
+            # The Welcome has a new session id, which envelopes of other sessions do not match.
             number = (next(self._numbers) % 2**64).to_bytes(8, "big")
             session, allowed = Session(peer_id + number, self._limits), m.MAY_SEND[self._server][hello.role]
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, header.session)
@@ -346,7 +346,7 @@ class ListenerCore:
         self._unsent[peer_id] = peer
 
     def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
-        """Drop a session. With a reason, its link gets a grace period to close; otherwise, it is cut."""
+        """Drop a session. With a reason, its link has a grace period to close; without, the link is cut."""
         del self._peers[peer.id]
         self._full.pop(peer.id, None)
         link, peer.link = peer.link, None
@@ -394,7 +394,7 @@ def _hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
 
 
 def _version_refusal(version: int, body: bytes) -> m.Refused:
-    """Return the refusal of a peer with another protocol version. body: body of its Hello, if readable."""
+    """Return the refusal for a peer with another protocol version. body: body of its Hello, perhaps unreadable."""
     try:
         hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
     except ProtocolError:

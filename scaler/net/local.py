@@ -1,12 +1,11 @@
 """The local transport: envelopes and file descriptors over a unix socket, between processes of one user on one host.
 
 A server opens a *local listener* for its address: an abstract socket, named after address and user, that vanishes with
-its process. Any process may use any name, so each side asks the kernel for the other side's user.
-
-An envelope on the stream, in native byte order: size of the body (u32), number of attachments (u16) and of descriptors
-(u16), the 40-byte header, the size of each attachment (u32), the body, the attachments. Descriptors accompany the first
-byte of their envelope. A read returns the descriptors from one call only, and reports dropped ones, so a read's
-descriptors belong to the next envelope with descriptors.
+its process. Any process may use any name, so each side asks the kernel for the other side's user. An envelope on the
+stream, in native byte order: size of the body (u32), number of attachments (u16) and of descriptors (u16), the 40-byte
+header, the size of each attachment (u32), the body, the attachments. Descriptors accompany the first byte of their
+envelope. A read returns descriptors from only one call, and reports dropped descriptors. A read's descriptors therefore
+belong to the next envelope with descriptors.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTO
 BACKLOG = 1024
 MAX_ACCEPTED_PER_ITERATION = 32
 READ_BYTES = 64 * 1024
-"""Bytes per read. An envelope larger than the read gets its own memory."""
+"""Bytes per read. A larger envelope gets its own memory."""
 MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
-"""Memory for all incomplete envelopes of a listener. A connection that needs more is cut, and may reconnect."""
+"""Memory limit for all incomplete envelopes of a listener. A connection beyond it is cut, and may reconnect."""
 SEND_BUFFER_BYTES = 1024 * 1024
 _JOIN_BYTES = 16 * 1024
-"""Bodies up to this size are joined with their heads and neighbours, which is cheaper than more buffers per call."""
+"""Bodies up to this size are joined with heads and neighbors, which is cheaper than more buffers per call."""
 _MAX_BUFFERS = 64
 _HEAD = struct.Struct(f"=IHH{HEADER_BYTES}s")
 _DESCRIPTOR_COUNT = slice(6, 8)
@@ -58,7 +57,7 @@ _TRUNCATED = int(socket.MSG_CTRUNC)
 
 
 def local_name(address: str) -> str | None:
-    """Return the name of an address's local listener, or None. Other spellings of the address yield other names."""
+    """Return the name of an address's local listener, or None. Another spelling of an address yields another name."""
     if not _IS_SUPPORTED:
         return None
     where = dialled(address).encode()
@@ -78,7 +77,7 @@ def has_local_listener(address: str) -> bool:
 
 
 def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
-    """Return a connection to the local listener of the same user, or None. Raises OSError if no descriptor is free."""
+    """Return a connection to the user's own local listener, or None. Raises OSError if no descriptor is free."""
     name = local_name(address)
     if name is None:
         return None
@@ -135,14 +134,14 @@ class LocalTransport:
     received_bytes = 0
 
     def __init__(self, connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None) -> None:
-        """memory: memory budget of the listener; None for a connector's end, which trusts the server."""
+        """memory: the listener's memory budget; None for a connector's end, which trusts the server."""
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connection
         self._watcher = watcher
         self._head = b""
         self._partial = bytearray()
-        """Buffer for an envelope that is still incomplete, at its full size; empty: none."""
+        """Full-size buffer for an incomplete envelope; empty if there is none."""
         self._filled = 0
         self._memory = memory or PartialBytes()
         self._taken_bytes = 0
@@ -228,7 +227,7 @@ class LocalTransport:
             raise ProtocolError(f"an envelope with {text}")
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return an envelope's descriptors, or none if the kernel had no space for some and dropped them."""
+        """Return an envelope's descriptors. If the kernel had no space for some and dropped them, returns none."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 
@@ -275,7 +274,7 @@ class LocalTransport:
         return True
 
     def start_session(self, *, compresses: bool) -> None:
-        """See `Transport`. Never compresses, because memory is faster."""
+        """See `Transport`. Never compresses, because copying memory is faster."""
         del compresses
         self._is_limited = False
 
@@ -302,7 +301,7 @@ class LocalTransport:
 
 
 def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors: Descriptors) -> None:
-    """Send part of the buffers, with the descriptors on the first byte, and drop the sent part. Raises OSError."""
+    """Send part of the buffers, with the descriptors on the first byte, and drop that part. Raises OSError."""
     numbers = array("i", [descriptor.fileno() for descriptor in descriptors])
     try:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if numbers else []
@@ -310,7 +309,7 @@ def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors
     except OSError as error:
         if error.errno != errno.ETOOMANYREFS or not numbers:
             raise
-        # Too many descriptors of this user are in flight: send the envelope without them.
+        # The user has too many descriptors in flight: send the envelope without descriptors.
         buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
         sent = connection.sendmsg(buffers[:_MAX_BUFFERS])
     done = 0
@@ -346,7 +345,7 @@ class LocalListener:
     """The local listener of a server: all its connections behind one descriptor."""
 
     def __init__(self, addresses: Iterable[str], watcher: t.Watcher) -> None:
-        """Listen for peers of these addresses. If another process holds the name, peers connect over ZeroMQ."""
+        """Listen for peers that connect to these addresses. If another process has the name, peers use ZeroMQ."""
         self._poll = select.epoll()
         self._watcher = watcher
         self._listening: dict[int, socket.socket] = {}
@@ -363,8 +362,8 @@ class LocalListener:
                 continue
             listening.setblocking(False)
             self._listening[listening.fileno()] = listening
-            # Edge-triggered: a peer that cannot be accepted because no descriptor is free must not keep the loop busy.
-            # Accepting is retried at the next event.
+            # Edge-triggered: a peer that cannot be accepted, because no descriptor is free, must not keep the loop
+            # busy. The next event retries.
             self._poll.register(listening, select.EPOLLIN | select.EPOLLET)
         watcher.watch(self._poll.fileno())
 

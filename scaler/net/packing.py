@@ -1,4 +1,4 @@
-"""Compression of frames by the `compression` extension. Without the extension, connections use no compression."""
+"""Compression of frames by the `compression` extension. Without the extension, nothing is compressed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def packing() -> Any:
 
 
 def announced(setting: str) -> str:
-    """Return the method that a peer with this setting offers; empty: none."""
+    """Return the compression method that a peer with this setting offers; empty: none."""
     module = None if setting == "off" else packing()
     return "" if module is None else str(module.METHOD)
 
 
 def expanded(received: Input) -> tuple[Input, int]:
-    """Return a plain envelope or `MalformedReceived`, and its growth in bytes."""
+    """Return the decompressed envelope or a `MalformedReceived`, and by how many bytes the envelope grew."""
     if type(received) is not EnvelopeReceived or len(received.header) <= HEADER_BYTES or packing() is None:
         return received, 0
     found: tuple[Input, int] = packing().expanded(received)

@@ -27,8 +27,8 @@ class Questions:
 
     @contextmanager
     def asking(self, question: Inquiry) -> Iterator[Future[Reply]]:
-        """Send a question and yield the future of its answer or RefusedError. The question is dropped when the context
-        ends. Raises LimitError, or the error of `close`."""
+        """Send a question, and yield a future for its answer or RefusedError. The question is dropped when the context
+        ends. Raises LimitError, or the error passed to `close`."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed
@@ -61,7 +61,7 @@ class Questions:
             self._send(question)
 
     def close(self, error: Exception) -> None:
-        """Fail all current and future questions with an error. Idempotent."""
+        """Fail all present and later questions with an error. Idempotent."""
         with self._lock:
             self._closed = self._closed or error
             waiting = list(self._waiting.values())

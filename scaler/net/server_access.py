@@ -1,4 +1,4 @@
-"""How a server authenticates its peers, and itself to the other server."""
+"""A server's authentication of its peers, and of itself to the other server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServerAccess:
-    """The keys of one server, for its listeners (None admits every peer) and its connection to the storage."""
+    """The keys of one server, for its listeners (None admits every peer) and for its connection to the storage."""
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
         self.keys: ServerKeys | None = None
@@ -63,8 +63,8 @@ class ServerAccess:
         *,
         has_local_listener: bool = True,
     ) -> SocketListener:
-        """Open a port of the server on the running loop, and publish its keys. If every peer is admitted, log a warning
-        now and every `WARN_SECONDS`."""
+        """Open a port of the server on the running loop, and publish its keys. If every peer is admitted, logs a
+        warning now and every `WARN_SECONDS`."""
         listener = SocketListener(
             [address],
             server_kind=self._server,
@@ -98,8 +98,8 @@ class ServerAccess:
 
     def owner_token(self, peer: bytes) -> bytes:
         """Return the token that proves to the object storage that the scheduler admitted a client with this peer id.
-        Clients choose their peer ids, which are not secret. Scheduler and storage both derive the token from the
-        storage's secret key, so either can restart. Empty if no configured keys distinguish users."""
+        Clients choose their peer ids, which are not secret. The scheduler and the storage both derive the token from
+        the storage's secret key, so either can restart. Empty if users are not distinguished by configured keys."""
         if not self._owner_secret:
             return b""
         return blake2b(peer, key=self._owner_secret.encode(), digest_size=ID_BYTES, person=b"scaler owner").digest()

@@ -1,6 +1,6 @@
 """The interface between cores and transports: `Transport`, inputs, commands, and shared rules. Pure. A *link* is one
-connection: a transport object that cores only compare and put into commands. Inputs and commands belong to
-`ListenerCore.step` and `ConnectorCore.step`; `connector.Shell` executes the commands."""
+connection: a transport object that cores only compare and put into commands. `ListenerCore.step` and
+`ConnectorCore.step` take the inputs and return the commands, which `connector.Shell` performs."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from scaler.protocol.session import Envelope, Session
 HANDSHAKE_SECONDS = 5.0
 IDENTIFY_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
-"""Grace period for the other side to disconnect after Refused or Goodbye."""
+"""Seconds that the other side has to disconnect after a Refused or Goodbye."""
 LINGER_SECONDS = 0.5
 MAX_MALFORMED_IN_A_ROW = 5
-"""Consecutive malformed or forbidden messages before a peer is cut off."""
+"""Number of consecutive malformed or forbidden messages after which a peer is cut off."""
 
 
 class Transport(Protocol):
     """One connection over a unix socket, ZeroMQ, or in memory. Never blocks."""
 
     passes_descriptors: bool
-    """Whether envelopes may carry descriptors; if not, descriptors are dropped."""
+    """Whether envelopes may carry descriptors. Otherwise, descriptors are dropped."""
     identity: Identity
-    """Identity of the other side. On a listener, valid once anything has been received."""
+    """Identity of the other side. On a listener, valid once any data has been received."""
     is_blocked: bool
-    """The connection is full, and the transport queues envelopes until `Unblocked`."""
+    """Whether the connection is full, so that the transport queues envelopes until `Unblocked`."""
 
     def transmit(self, envelopes: Sequence[Envelope]) -> None:
         """Send or queue envelopes. A lost connection drops all envelopes."""
 
     def start_session(self, *, compresses: bool) -> None:
-        """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello.
-        compresses: both sides compress outgoing frames where it pays off, and accept compressed ones."""
+        """Accept messages of any size, from a welcomed peer. Until then, a listener's link accepts only a Hello.
+        compresses: both sides compress outgoing frames where that pays off, and accept compressed frames."""
 
     def cut(self) -> None:
-        """Close at once, without further input from this link. Idempotent."""
+        """Close immediately. The link delivers no further input. Idempotent."""
 
 
 class Connection(Transport, Protocol):
     @property
     def received_bytes(self) -> int:
-        """Bytes received according to the kernel, including incomplete messages; 0 if unknown."""
+        """Bytes received, including incomplete messages, as counted by the kernel; 0 if unknown."""
 
     def close(self, linger_seconds: float) -> None:
         """Wait up to `linger_seconds` for delivery, then close."""
@@ -54,7 +54,7 @@ class Connection(Transport, Protocol):
 
 
 class Watcher(Protocol):
-    """Lets a transport read when its descriptor is readable, and on request write when it is writable."""
+    """Wakes a transport when its descriptor is readable and, on request, when it is writable."""
 
     def watch(self, descriptor: int) -> None: ...
 
@@ -64,7 +64,7 @@ class Watcher(Protocol):
 
 
 class EnvelopeReceived(NamedTuple):
-    """A named tuple, the cheapest record, because there is one per message."""
+    """A named tuple, because one is created per message, and no other record is cheaper."""
 
     link: Transport
     header: bytes
@@ -82,12 +82,12 @@ class LinkOpened(NamedTuple):
 
 
 class LinkLost(NamedTuple):
-    """The connection is lost and delivers no more input. link is None if a connector failed to create one."""
+    """The connection is lost and delivers no more input. link: None if a connector could not create a link."""
 
     link: Transport | None
     reason: str = "the connection broke"
     refused_after: int = 0
-    """Consecutive occurrences that count as a refusal; 0: never."""
+    """Number of consecutive occurrences that count as a refusal; 0: never."""
 
 
 class Unblocked(NamedTuple):
@@ -103,7 +103,7 @@ class MalformedReceived(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Log a refused peer, or a connection that does not speak our protocol. key: proved by the peer, or empty. As an
+    """Log a refused peer, or a connection that does not speak our protocol. key: proven by the peer, or empty. As an
     input: a listener's transport refused a peer."""
 
     text: str
@@ -117,14 +117,14 @@ class AccessEnded(NamedTuple):
 
 
 class SessionEndRequested(NamedTuple):
-    """The component ends a peer's session. reason: sent if connected."""
+    """The component ends a peer's session. reason: sent to the peer if connected."""
 
     peer: bytes
     reason: Refused | Goodbye | None
 
 
 class CloseRequested(NamedTuple):
-    """The component closes this end. The step returns all queued envelopes followed by a Goodbye."""
+    """The component closes this end. The step returns all queued envelopes and a final Goodbye."""
 
     reason: str
 
@@ -148,7 +148,7 @@ class Transmit(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Pass these events to the component, then step again to transmit its answers."""
+    """Pass these events to the component. Then step again to transmit its answers."""
 
     events: list[ListenerEvent] | list[ConnectorEvent]
 
@@ -158,7 +158,7 @@ class Dial(NamedTuple):
 
 
 class StartSession(NamedTuple):
-    """Allow this link to receive more than a Hello, because its peer is about to be welcomed."""
+    """Let this link receive more than a Hello, because its peer is about to be welcomed."""
 
     link: Transport
     compresses: bool
@@ -179,7 +179,7 @@ class Unreadable:
         self._received = self._times = -1
 
     def is_final(self, session: Session) -> bool:
-        """Count an attempt to read the next message; return whether `MAX_MALFORMED_IN_A_ROW` is reached."""
+        """Count an attempt to read the next message. Returns whether `MAX_MALFORMED_IN_A_ROW` is reached."""
         self._times = self._times + 1 if self._received == session.received else 1
         self._received = session.received
         return self._times >= MAX_MALFORMED_IN_A_ROW

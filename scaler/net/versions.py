@@ -1,4 +1,4 @@
-"""Version information of this process, and version compatibility of peers."""
+"""Versions of this process, and version compatibility of peers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scaler._version import __version__
 from scaler.protocol import messages as m
 
 _SHARE_CODE = frozenset({m.Role.CLIENT, m.Role.WORKER})
-"""Roles that load each other's pickled functions and therefore need matching versions of Python and cloudpickle."""
+"""Roles that load each other's pickled functions, and therefore need matching versions of Python and cloudpickle."""
 
 
 def own_hello(role: m.Role, details: m.Details = None) -> m.Hello:
-    """Return a Hello with the versions, host, and pid of this process. Connectors set `resume`."""
+    """Return a Hello with this process's versions, host, and pid. Connectors set `resume`."""
     return m.Hello(
         role=role,
         resume=False,
@@ -38,7 +38,7 @@ def python_version() -> str:
 
 @cache
 def cloudpickle_version() -> str:
-    """Read the version of cloudpickle from its metadata directory, without the 2.5 MB of importlib.metadata."""
+    """Read cloudpickle's version from its metadata directory, to save the 2.5 MB that importlib.metadata takes."""
     spec = find_spec("cloudpickle")
     if spec is not None and spec.origin is not None:
         for info in Path(spec.origin).parents[1].glob("cloudpickle-*.dist-info"):
@@ -49,11 +49,11 @@ def cloudpickle_version() -> str:
 
 
 def check_versions(hello: m.Hello) -> m.Refused | None:
-    """Return the refusal of a peer with incompatible versions, naming both sides, or None if compatible. The protocol
+    """Return the refusal for a peer with incompatible versions, naming both sides. None: compatible. The protocol
     version must be equal. Clients and workers also need equal major and minor versions of Python and cloudpickle,
-    except clients that have neither and refer to functions by name."""
+    except clients in other languages, which refer to functions by name."""
     text = ""
-    # The peer's texts are limited, so that the message stays within its size limit.
+    # The peer's texts are truncated to keep the message within its size limit.
     peer = f"the {hello.role} on {hello.hostname:.64} (pid {hello.pid}, scaler {hello.scaler_version:.64})"
     ours = f"this server on {socket.gethostname()} (scaler {__version__})"
     if hello.protocol_version != m.PROTOCOL_VERSION:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Wakeups:
-    """Calls `wake` on an event loop: once per batch of `soon` calls, when `at` is due, and for descriptors."""
+    """Calls `wake` on an event loop: once per batch of `soon` calls, and when `at` is due. Watches descriptors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
         self.now = loop.time
@@ -17,7 +17,7 @@ class Wakeups:
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.Handle | None = None
         self._repeated: asyncio.Handle | None = None
-        # uvloop cannot return the time of a handle that has fired.
+        # uvloop cannot return the time of a handle that has run.
         self.due_at = math.inf
         self._watched: set[int] = set()
 
@@ -44,8 +44,8 @@ class Wakeups:
             self._handle = self._loop.call_soon(self._run_soon)
 
     def at(self, when: float) -> None:
-        """Wake at this time on the loop's clock, or earlier if already scheduled."""
-        # Postponing a timer in every iteration would cost more than an idle wakeup.
+        """Wake at this time on the loop's clock, or earlier if a wakeup is already scheduled."""
+        # Postponing the timer in every iteration would cost more than an idle wakeup.
         if when >= self.due_at:
             return
         if self._timer is not None:
@@ -54,7 +54,7 @@ class Wakeups:
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def repeat(self, check: Callable[[], float]) -> None:
-        """Call `check` soon, and again after the seconds it returns, until 0 or close. Only one check at a time."""
+        """Call `check` soon, and again after the seconds that it returns, until 0 or close. One check at a time."""
 
         def run() -> None:
             if seconds := check():

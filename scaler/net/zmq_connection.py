@@ -1,4 +1,4 @@
-"""A connector's connection over ZeroMQ, and how its end is interpreted."""
+"""A connector's connection over ZeroMQ, and the interpretation of its failures."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _BREAKS: dict[int, str] = {
     zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
-    # An attempt that failed before a socket was created. After any other event, this is not the first attempt.
+    # The attempt failed before a socket was created. After any other event, it is not the first attempt.
     zmq.EVENT_CONNECT_RETRIED: "unknown host name",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
 UNPROVEN_ATTEMPTS = 2
-"""Any program on the port of a stopped server can send this, so it never ends a peer that was once welcomed."""
+"""Any program on a stopped server's port can cause such failures, so a peer that was once welcomed keeps trying."""
 WRONG_SERVER_ATTEMPTS = 3
-"""A server that stops during a handshake looks like one that requires keys, but rarely this many times in a row."""
+"""A server that stops during a handshake looks like a server that requires keys, but rarely this many times."""
 WRONG_KEY_ATTEMPTS = 12
-"""Attempts before an unexpected server key counts as a refusal. A server without free descriptors, or with too many
-connections without a session, also cuts connections during the handshake. This many attempts take 5 s."""
+"""Failed attempts that mean the server has another key. A server without free descriptors, or with too many connections
+without a session, also cuts connections during the handshake. This many attempts take 5 s."""
 _GIVE_ONE = (
     "pass the file that `scaler keys add` wrote on the server as --credentials, credentials=, or SCALER_CREDENTIALS"
 )
@@ -60,7 +60,7 @@ ASKS_FOR_NO_KEYS = (
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
 _MECHANISM = slice(12, 32)
 """Position of the authentication mechanism in a greeting: CURVE with keys, NULL without."""
-CLOSED_AT_ONCE = "connections are closed immediately, as a port forwarder does if its server is down"
+CLOSED_AT_ONCE = "connections are closed immediately, as by a port forwarder whose server is down"
 
 
 class ZmqConnection(ZmqEnd):
@@ -87,7 +87,7 @@ class ZmqConnection(ZmqEnd):
         self._descriptor = -1
         self._compression = compression
         self._is_to_compress = False
-        """Deferred until the descriptor is known, which a busy ZeroMQ thread may report after the first messages."""
+        """Whether compression starts once the descriptor is known. A busy ZeroMQ thread reports it after messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
         self.is_blocked = False
         self._broken = ""
@@ -110,11 +110,11 @@ class ZmqConnection(ZmqEnd):
             self._broken = str(error)
 
     def receive(self, inputs: list[t.Input]) -> None:
-        # Before the messages, because messages received before a break can still be read after the break's event.
+        # Events precede messages, because messages received before a break can still be read after its event.
         if self._has_events:
             for kind, value in self._take_events():
                 self._follow(kind, value)
-        if self._is_own_end:  # the messages are this peer's own
+        if self._is_own_end:  # the peer is connected to itself
             inputs.append(t.LinkLost(self, self._broken, 0))
             return
         if self._probe is not None and not self._has_read(self._probe):
@@ -158,8 +158,8 @@ class ZmqConnection(ZmqEnd):
                 self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys. If its
-        server is down, a port forwarder accepts and closes connections. This does not count as a refusal."""
+        """Connect again without ZeroMQ, and read the server's greeting to learn whether it requires keys. A port
+        forwarder whose server is down accepts and closes connections, which does not count as a refusal."""
         if not self._address.startswith("tcp://"):
             return None
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
@@ -210,7 +210,7 @@ class ZmqConnection(ZmqEnd):
         return received_bytes(self._descriptor) if self._descriptor >= 0 else 0
 
     def start_session(self, *, compresses: bool) -> None:
-        """See `Transport`. Compressed frames may arrive before this side has read the Welcome, and are expanded."""
+        """See `Transport`. Compressed frames may arrive before this side has read the Welcome, and are decompressed."""
         self._is_to_compress = compresses and self._descriptor < 0
         if compresses and not self._is_to_compress:
             self._outgoing.packer = packing().packer_of(self._descriptor, self._compression)
@@ -247,7 +247,7 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
         return text, UNPROVEN_ATTEMPTS
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
         return _mismatch(keys)
-    # The other side ended the handshake or the connection before this side learned why.
+    # The other side ended the handshake or the connection without giving a reason.
     if kind == _NO_DETAIL:
         if keys is None:
             return f"the program that listens there does not speak ZeroMQ, or {ASKS_FOR_KEYS}", WRONG_SERVER_ATTEMPTS

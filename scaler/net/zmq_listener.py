@@ -43,23 +43,23 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""Time to wait for an address held by an orphaned server, which exits on its own."""
+"""Time to wait for an address that an orphaned server still uses. The server exits by itself."""
 BIND_PAUSE_SECONDS = 0.1
 BLOCKED_RETRY_SECONDS = 0.02
 MAX_ITERATIONS_AFTER_BREAK = 8
-"""The end of a connection is reported after all its messages are read, or after this many iterations."""
+"""Maximum iterations to read a lost connection's messages before its end is reported."""
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
-"""Growth of this process's memory that triggers a check of the bytes that each connection has received."""
+"""Growth of this process's memory that triggers a check of the bytes received on each connection."""
 UNIDENTIFIED_CHECK_SECONDS = 0.01
 UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
-"""Growth of this process's memory that triggers a check of connections without a welcome."""
+"""Growth of this process's memory that triggers a check of connections that are not welcomed yet."""
 MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
 """Maximum bytes from a connection before its welcome, including the transport handshake."""
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
-"""Maximum received bytes of an incomplete message: one message plus kernel buffers."""
+"""Maximum bytes received for an incomplete message: one message plus kernel buffers."""
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
-"""Maximum received but unread bytes while this process is slow. Scaler peers stop earlier if not acknowledged."""
+"""Maximum received but unread bytes while this process is slow. Scaler peers stop earlier without acknowledgements."""
 NO_KEY = (
     "its handshake failed: it has no key for this cluster (`scaler keys add` creates one), or it is not a scaler peer"
 )
@@ -78,7 +78,7 @@ class ZmqLink:
         self.identity = NOBODY
         self.refusal = ""
         self.route = b""
-        """ROUTER's name for the connection; empty before its first message."""
+        """ROUTER's id for the connection; empty before its first message."""
         self.is_blocked = False
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
         self.may_compress = False
@@ -88,7 +88,7 @@ class ZmqLink:
         self._received_bytes = self._unread_bytes = 0
         self.source, self.origin = "a process on this host", "an unknown place"
         self._inode = -1
-        # The connection may already be closed; its close event is next.
+        # The connection may already be closed; then its close event is next.
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:
             self._inode = os.fstat(descriptor).st_ino
             name = connection.getpeername()
@@ -112,8 +112,8 @@ class ZmqLink:
         self._listener.drop(self)
 
     def shut_down(self) -> None:
-        """Shut down the socket, for which ZeroMQ has no call. Uses a duplicate descriptor, verified to be the same
-        socket, because descriptor numbers are reused. If no descriptor is free, closes the socket instead."""
+        """Shut down the socket, which ZeroMQ cannot do. Descriptor numbers are reused, so a duplicate is verified to be
+        the same socket first. If no descriptor is free, verifies and shuts down the original."""
         duplicate = None
         try:
             duplicate = os.dup(self.descriptor)
@@ -130,9 +130,9 @@ class ZmqLink:
                 os.close(duplicate)
 
     def exceeds(self) -> bool:
-        """Return whether more bytes have arrived than messages account for. Call periodically."""
+        """Return whether too many unread bytes have arrived. Call periodically."""
         received = received_bytes(self.descriptor)
-        # The estimate of read bytes is slightly high, and the excess must not accumulate as credit.
+        # read_bytes is a slight overestimate, which must not accumulate as credit.
         self._unread_bytes = max(0, self._unread_bytes + received - self._received_bytes - self.read_bytes)
         self._received_bytes = received
         was_read, self.read_bytes = self.read_bytes > 0, 0
@@ -142,12 +142,12 @@ class ZmqLink:
 
 
 class ZmqListener(ZmqEnd):
-    """A ROUTER socket and its connections. Descriptor numbers are reused, but ZeroMQ reports the end of a connection
-    before closing it, and a new connection before delivering its messages. Once all monitor events are processed, a
-    number refers to the latest connection."""
+    """A ROUTER socket and its connections. Descriptor numbers are reused, but ZeroMQ reports a connection's end before
+    closing it, and a new connection before delivering its messages. After all monitor events, a number refers to the
+    latest connection."""
 
     def __init__(self, addresses: Iterable[str], wakeups: Wakeups, keys: ServerKeys | None, compression: str) -> None:
-        """Bind to all addresses; if that fails, bind to none and raise UsageError. keys: None admits every peer,
+        """Bind to all addresses. If any fails, binds to none and raises UsageError. keys: None admits every peer,
         unencrypted."""
         context = acquire_context()
         super().__init__(context, zmq.ROUTER, wakeups)
@@ -155,9 +155,9 @@ class ZmqListener(ZmqEnd):
         self.compression = compression
         self.is_encrypted = keys is not None
         self._silent = 0
-        """Connections that completed the handshake but sent no message."""
+        """Number of connections that completed the handshake but have sent no message."""
         self._is_explained = False
-        """The next reported end was not caused by invalid ZeroMQ data."""
+        """Whether the next reported end has a cause other than invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
         self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
@@ -185,7 +185,7 @@ class ZmqListener(ZmqEnd):
         self._watch()
 
     def _bind(self, address: str) -> str:
-        """Listen. Waits for an orphaned server that still holds the address and is about to exit."""
+        """Listen. If an orphaned server still uses the address, waits for it to exit."""
         deadline = time.monotonic() + BIND_SECONDS
         while True:
             try:
@@ -252,7 +252,7 @@ class ZmqListener(ZmqEnd):
             self.is_due = True
 
     def push(self, link: ZmqLink) -> None:
-        """Send the queue of a link. If the connection is full, the rest is retried later."""
+        """Send a link's queue. If the connection is full, the rest is retried later."""
         self.was_used = True
         link.is_blocked = not link.outgoing.send(self._socket, link.route)
         if link.is_blocked:
@@ -275,7 +275,7 @@ class ZmqListener(ZmqEnd):
             for link in list(self._blocked):
                 self.push(link)
             time.sleep(BLOCKED_RETRY_SECONDS / 4)
-        # Unbinding earlier would end the connections at once and drop their queued messages.
+        # Unbinding earlier would end the connections immediately and drop their queued messages.
         for file in self._files:
             file.remove()
         self._close(linger_seconds)
@@ -349,7 +349,7 @@ class ZmqListener(ZmqEnd):
         self._unidentified.pop(link, None)
 
     def _check_memory(self) -> float:
-        """Shut down connections with large incomplete messages; return the seconds until the next check."""
+        """Shut down connections with large incomplete messages. Returns the seconds until the next check."""
         resident = resident_bytes()
         least = self._resident_bytes = min(self._resident_bytes, resident)
         unidentified = self._resident_bytes_for_unidentified = min(self._resident_bytes_for_unidentified, resident)

@@ -1,9 +1,9 @@
-"""Shared by both ends of a ZeroMQ connection: the process's context, and reading and writing envelopes.
+"""Shared parts of both ends of a ZeroMQ connection: the process's context, and reading and writing envelopes.
 
-ZeroMQ is for connections between hosts, and for platforms without the local transport. Frames are not copied where that
-is safe and pays off. A connector uses a new socket per connection instead of ZeroMQ's reconnects. Unencrypted envelopes
-have a checksum, because a proxy or network card may corrupt data unnoticed. The checksum replaces the header's flags; 0
-means none, so that peers in other languages may omit it.
+ZeroMQ is for connections between hosts, and for platforms without the local transport. Large frames are not copied if
+that is safe. A connector opens a new socket for each connection, instead of using ZeroMQ's reconnects. Unencrypted
+envelopes have a checksum, because a proxy or network card may corrupt data unnoticed. The checksum replaces the
+header's flags. 0 means no checksum, because peers in other languages may omit it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zlib import crc32
 
 import zmq
 from zmq.utils import (
-    garbage,  # pyzmq would import this with the first large frame, when no descriptor may be free
+    garbage,  # pyzmq would import this for the first large frame, when perhaps no descriptor is free
     z85,
 )
 
@@ -37,16 +37,16 @@ Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
 MAX_FRAME_BYTES = max(MAX_BATCH_BYTES, MAX_ATTACHED_BYTES)
-"""ZeroMQ cuts a connection that announces a larger frame, before allocating memory."""
+"""Maximum frame size. If a connection announces a larger frame, ZeroMQ cuts it before allocating memory."""
 HIGH_WATER_MESSAGES = 500
-"""Messages that ZeroMQ queues per connection and direction; the transport queues the rest."""
+"""Maximum messages that ZeroMQ queues per connection and direction. The transport queues the rest."""
 MAX_MESSAGES_PER_ITERATION = 1000
 MAX_BYTES_PER_ITERATION = 1024 * 1024
-"""Bytes after which reading pauses for timers and other sockets."""
+"""Bytes read per iteration before timers and other sockets get their turn."""
 COPY_BYTES = 64 * 1024
-"""Smaller buffers are copied into the frame, which is cheaper than a callback on release."""
+"""Buffers below this size are copied into the frame, which is cheaper than a callback on release."""
 SHARED_BYTES = 8 * 1024
-"""Smaller received frames share a ZeroMQ buffer with other frames, so a view would pin the whole buffer."""
+"""Received frames below this size share a ZeroMQ buffer with others, so a view would pin the whole buffer."""
 MESSAGE_OVERHEAD_BYTES = 256
 FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0
@@ -78,7 +78,7 @@ _authenticator: tuple[Context, Authenticator] | None = None
 
 
 def acquire_context() -> Context:
-    """Return the process's context; release it with `release_context`."""
+    """Return the process's context. Release it with `release_context`."""
     global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
         if not _contexts or _contexts[-1][1] != os.getpid():
@@ -89,7 +89,7 @@ def acquire_context() -> Context:
 
 
 def release_context() -> None:
-    """Release the context. The last user waits for closed sockets to deliver within their linger time."""
+    """Release the context. The last release waits for closed sockets to deliver within their linger time."""
     global _users  # noqa: PLW0603
     with _lock:
         _users -= 1
@@ -117,13 +117,13 @@ after_fork(_after_fork)
 
 
 def is_readable(socket: Socket) -> bool:
-    """Return whether a message is available. Resets the descriptor's readiness, so this must be the last use of the
-    socket."""
+    """Return whether a message is available. Resets the descriptor's readiness, so this must be the socket's last
+    use."""
     return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
 def receive_envelope(socket: Socket, link: t.Transport, header: zmq.Frame) -> tuple[t.Input, int]:
-    """Return the envelope whose header frame has been read, as an input, and its size in bytes."""
+    """Read the rest of an envelope after its header frame. Returns it as an input, and its size in bytes."""
     if not header.more:
         return t.MalformedReceived(link, "an envelope has at least two frames"), len(header)
     body = socket.recv(LAST, copy=False)
@@ -148,7 +148,7 @@ def receive_envelope(socket: Socket, link: t.Transport, header: zmq.Frame) -> tu
 
 
 def send_envelopes(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
-    """Send envelopes; return False if the connection became full. route: empty for DEALER."""
+    """Send envelopes. Returns False if the connection is full. route: empty for DEALER."""
     while unsent:
         header, body, attachments, _ = unsent[0]
         try:
@@ -163,7 +163,7 @@ def send_envelopes(socket: Socket, route: bytes, unsent: deque[Envelope]) -> boo
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            unsent.clear()  # the connection is lost, which the monitor reports
+            unsent.clear()  # the connection is lost; the monitor reports it
             return True
         unsent.popleft()
     return True
@@ -175,8 +175,8 @@ _VERSION = b"1.0"
 
 class Authenticator:
     """Authenticates peers by key for ZeroMQ. One per context, created before its first listener with keys. Without an
-    authenticator, ZeroMQ accepts every key. ZeroMQ asks over an internal socket (ZAP, https://rfc.zeromq.org/spec/27/).
-    A thread answers, so that peers do not wait for a busy server."""
+    authenticator, ZeroMQ accepts every key. ZeroMQ sends requests over an internal socket (ZAP,
+    https://rfc.zeromq.org/spec/27/). A thread answers them, so that peers do not wait for a busy server."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.servers: dict[bytes, ServerKeys] = {}
@@ -209,13 +209,13 @@ _CHECKSUM = slice(4, 8)
 
 
 def with_checksum(envelope: Envelope) -> Envelope:
-    header, body, attachments, _ = envelope  # compressed frames have a longer header
+    header, body, attachments, _ = envelope  # the header of compressed frames is longer
     checksum = _crc32(header, body, attachments).to_bytes(4, "little")
     return envelope._replace(header=header[: _CHECKSUM.start] + checksum + header[_CHECKSUM.stop :])
 
 
 def checked(received: Input) -> Input:
-    """Verify and remove the checksum; return `MalformedReceived` for damaged bytes."""
+    """Verify and remove the checksum. Returns a `MalformedReceived` if bytes are damaged."""
     if not isinstance(received, EnvelopeReceived):
         return received
     header = received.header
@@ -240,7 +240,7 @@ class Outgoing:
         self.packer: Any = None
         """A `scaler.extensions.compression.frames.Packer`, or None."""
         self.is_packing = False
-        """The queue waits for CPU time, not for the connection."""
+        """Whether the queue waits for CPU time to compress, not for the connection."""
         self._has_checksums = has_checksums
         self._unpacked: deque[Envelope] = deque()
         self._unsent: deque[Envelope] = deque()
@@ -272,23 +272,23 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
         size = buffer.nbytes
         whole = buffer.obj
         if isinstance(whole, zmq.Frame) and size == len(whole):
-            # A complete received frame: ZeroMQ counts references to its own memory, without a callback to Python.
+            # A complete received frame: ZeroMQ counts references to its memory, without a callback to Python.
             socket.send(whole, flags, copy=False)
             return
     socket.send(buffer, flags, copy=size < COPY_BYTES or not _may_lend())
 
 
 def _may_lend() -> bool:
-    """Return whether frames may be sent without a copy. pyzmq starts a thread with sockets for the first such frame,
+    """Return whether frames may be sent without a copy. For the first such frame, pyzmq starts a thread with sockets,
     and ZeroMQ aborts the process if no descriptor is free."""
     return garbage.gc.is_alive() or not are_descriptors_scarce()
 
 
 class ZmqEnd:
     def __init__(self, context: Context, kind: int, wakeups: Wakeups, more_events: int = 0) -> None:
-        """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is
-        closed on this event. While a monitor's mask contains this event, libzmq 4.3.5 never closes a connection whose
-        stream is damaged after the handshake: see docs/libzmq-damaged-streams.md."""
+        """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket to close
+        on this event. While a monitor's mask contains this event, libzmq 4.3.5 never closes a connection whose stream
+        is damaged after the handshake: see docs/libzmq-damaged-streams.md."""
         self._wakeups = wakeups
         self._has_events = True
         address = f"inproc://monitor-{next(_monitor_numbers)}"
@@ -302,7 +302,7 @@ class ZmqEnd:
                 raise
         except zmq.ZMQError as error:
             raise OSError(error.errno, str(error)) from error
-        # With a limit, ZeroMQ's I/O thread would block on us when many peers connect at once.
+        # With a limit, ZeroMQ's I/O thread would block when many peers connect at once.
         self._monitor.rcvhwm = 0
         self._monitor.connect(address)
 
@@ -332,7 +332,7 @@ class ZmqEnd:
         self._wake()
 
     def _take_events(self) -> Iterable[tuple[int, int]]:
-        """Yield all events since the last call: a zmq.EVENT_..., and a file descriptor or error number."""
+        """Yield all events since the last call, each as a zmq.EVENT_... with a file descriptor or error number."""
         self._has_events = False
         while True:
             try:
@@ -343,17 +343,16 @@ class ZmqEnd:
             yield kind, value
 
     def _close(self, linger_seconds: float) -> None:
-        """Close the socket. Returns once messages are delivered or linger is over, and the address is free."""
+        """Close the socket. Returns when messages are delivered or the linger time is over, and the address is free."""
         self._socket.close(linger=round(linger_seconds * 1000))
-        # Wait for the socket's last event. ZeroMQ's thread sends it, and could block if the monitor closed earlier.
+        # Wait for the socket's last event. ZeroMQ's thread sends it, and could block if the monitor closed first.
         while self._monitor.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):
             if any(kind == zmq.EVENT_MONITOR_STOPPED for kind, _ in self._take_events()):
                 break
         self._monitor.close(linger=0)
 
     def _read(self, read_one: Callable[[], int]) -> bool:
-        """Read messages with read_one, which returns their size. Returns False if the limit for one iteration was
-        reached."""
+        """Read messages with read_one, which returns a message's size. Returns False at the limit for one iteration."""
         size = 0
         for _ in range(MAX_MESSAGES_PER_ITERATION):
             if size > MAX_BYTES_PER_ITERATION:

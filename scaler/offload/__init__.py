@@ -1,1 +1,1 @@
-"""Tasks as calls to a service: the agent's executor, the interface of services, and the remote side."""
+"""Tasks as calls to a service: the agent's executor, the interface to services, and the remote side."""

@@ -1,14 +1,13 @@
 """Self-contained tasks and results as bytes, for tasks that run without a worker. Pure.
 
-A *call* contains all that its task needs: function, serializer, code, arguments, and inputs, each as an inline payload
-without references to the object storage. A *result* contains the value or exception, resource usage, and output.
+A *call* contains everything that its task needs: function, serializer, code, arguments, and inputs, each as an inline
+payload without references to the object storage. A *result* contains the value or exception, resource usage, and
+output. Both are an inline payload (see `scaler.serialization`) preceded by a head: magic (8 bytes), format (u32, little
+endian), and 4 zeros. The payload's first part is JSON with the writer's versions and all values that are not bytes.
 
-Both are an inline payload (see `scaler.serialization`) preceded by a head: magic (8 bytes), format (u32, little
-endian), and 4 zeros. The first part is JSON with the versions of the writer and all values that are not bytes.
-
-An *executor* runs an agent's tasks as calls to a service. The agent calls all its methods from a dedicated thread, one
-at a time; they may block. Reports may come from any thread, including that of the method, in any order, late or
-repeated. The agent drops reports about unexpected calls.
+An *executor* runs an agent's tasks as calls to a service. The agent calls its methods from a dedicated thread, one at a
+time, so methods may block. Reports may come from any thread, even within a method, in any order, late or repeatedly.
+The agent drops reports about unknown calls.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, parts_of, to_payload
 
 FORMAT = 5
-"""Incremented when the meaning of the bytes changes, including payloads."""
+"""Format number, incremented when the meaning of the bytes changes, including payloads."""
 _CALL_MAGIC = b"scalcall"
 _RESULT_MAGIC = b"scalrslt"
 _HEAD = struct.Struct("<8sI4x")
@@ -48,16 +47,16 @@ class Call:
     serializer: Buffer = b""
     """The user's serializer; empty: the built-in one."""
     retry_on: Buffer = b""
-    """Pickled tuple of exception types, pickled predicate of an exception, or empty."""
+    """Pickled tuple of exception types, pickled predicate that takes an exception, or empty."""
     name: str = ""
     profiling: bool = False
     stream_output: bool = False
     limit_seconds: float = 0.0
-    """The agent kills a call that runs longer; 0: no limit."""
+    """Seconds after which the agent kills the call; 0: no limit."""
     once: bool = False
-    """True if the task may run at most once, so a started call must never be repeated."""
+    """Whether the task may run at most once, so that a started call must never be repeated."""
     preload: str = ""
-    """Hook called once per process before its first task: module.path:function(literals)."""
+    """Hook to call once in each process, before its first task: module.path:function(literals)."""
     code: Buffer = b""
     """Archive of the client's uploaded modules; may be empty."""
 
@@ -75,13 +74,13 @@ class Call:
 
     @property
     def label(self) -> str:
-        """Name for jobs and files, unique over the lifetime of a cluster: letters, digits, and hyphens."""
+        """Name for jobs and files, unique during a cluster's lifetime: letters, digits, and hyphens."""
         return f"{show(self.task)}-{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """Result of a call. parts: parts of the value for SUCCESS; for EXCEPTION, EXCEPTION_TO_RETRY, and OBJECT_LOST,
+    """Result of a call. parts: for SUCCESS, the parts of the value; for EXCEPTION, EXCEPTION_TO_RETRY, and OBJECT_LOST,
     the payload as the only part."""
 
     outcome: Outcome
@@ -101,7 +100,7 @@ def pack_call(call: Call) -> bytes:
 
 
 def unpack_call(data: Buffer) -> Call:
-    """Parse a call; payloads are views. Raises ProtocolError, or RefusedError for incompatible versions."""
+    """Parse a call. Payloads are views. Raises ProtocolError, or RefusedError for incompatible versions."""
     head, blocks = _unpack(_CALL_MAGIC, data, "a call")
     _check_versions(head.pop("versions"), "the call was made by", "the job runs")
     try:
@@ -118,7 +117,7 @@ def pack_result(result: CallResult) -> bytes:
 
 
 def unpack_result(data: Buffer) -> CallResult:
-    """Parse a result; parts are views. Raises ProtocolError, or RefusedError for a value of incompatible versions."""
+    """Parse a result. Parts are views. Raises ProtocolError, or RefusedError for a value with other versions."""
     head, blocks = _unpack(_RESULT_MAGIC, data, "a result")
     versions = head.pop("versions")
     try:
@@ -177,7 +176,7 @@ CallKey = tuple[bytes, int]
 
 
 class CallStarted(NamedTuple):
-    """A call is or may be running. Its time limit counts from here, or from its submission to the service."""
+    """A call is, or may be, running. Its time limit starts now, or started at its submission to the service."""
 
     task: bytes
     attempt: int
@@ -192,11 +191,11 @@ class CallFinished(NamedTuple):
 
 
 class CallFailed(NamedTuple):
-    """A call ended without a result. text: reason, for display.
+    """A call ended without a result. text: display text with the reason.
 
-    outcome: PROCESSOR_DIED: the process died, and the task is charged. WORKER_LOST: the task may have run to
-    completion, and is charged. NOT_STARTED: the service removed the call (lost host, lost session), and no task is
-    charged. TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
+    outcome: PROCESSOR_DIED: the process died, which counts against the task. WORKER_LOST: the task may have run to
+    completion, which counts against the task. NOT_STARTED: the service removed the call (lost host, lost session),
+    which counts against no task. TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
     """
 
     task: bytes
@@ -206,7 +205,7 @@ class CallFailed(NamedTuple):
 
 
 class ExecutorDegraded(NamedTuple):
-    """Why calls cannot run: one line for display, shown until an empty text clears it."""
+    """Why calls cannot run: one line of display text, shown until an empty text clears it."""
 
     text: str
 
@@ -215,8 +214,8 @@ Report = CallStarted | CallFinished | CallFailed | ExecutorDegraded
 
 
 class ExecutorError(ScalerError):
-    """Calls were refused. The agent retries them with backoff and charges no task. Equal texts count as the same
-    failure. taken: calls that were accepted nevertheless."""
+    """Calls were refused. The agent retries them with backoff, which counts against no task. Equal texts count as the
+    same failure. taken: calls that were accepted nevertheless."""
 
     def __init__(self, text: str, taken: Sequence[CallKey] = ()) -> None:
         super().__init__(text)
@@ -227,13 +226,13 @@ class Executor(Protocol):
     """Runs calls at a service. Created by a factory `module:factory`, called with the agent's `OffloadConfig`."""
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Prepare for calls. A ScalerError ends the agent with its text."""
+        """Prepare for calls. If it raises a ScalerError, the agent exits with the error's text."""
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Accept a batch of calls, each of which is reported later. Raises ExecutorError."""
+        """Accept a batch of calls. Each call is reported later. Raises ExecutorError."""
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
-        """Cancel calls and drop later reports. Raises ExecutorError if uncertain, which is shown but not retried."""
+        """Cancel calls, and drop later reports. Raises ExecutorError if uncertain; it is shown but not retried."""
 
     def close(self) -> None:
-        """Cancel all remaining calls. Called once, in any state."""
+        """Cancel all remaining calls. Called once, whatever the state."""

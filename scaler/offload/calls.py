@@ -1,7 +1,7 @@
 """Executor that runs attempts as calls to a service. Pure.
 
-An attempt is queued, *in flight*, or *arriving*: finished, with a large result still being uploaded. Whether a call in
-flight has started is unknown, so it counts as started. Refused calls return to the queue, and no task is charged.
+An attempt is queued, *in flight*, or *arriving*: finished, but with a large result still being uploaded. A call in
+flight may have started, so it counts as started. Refused calls return to the queue, which counts against no task.
 Invariant: at most `slots` calls are in flight.
 """
 
@@ -23,9 +23,9 @@ from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
 NEW_TASKS_SECONDS = 5.0
-"""Maximum seconds that a refusal delays later tasks, which its cause may not affect."""
+"""Maximum seconds that a refusal delays later tasks, because its cause may not affect them."""
 DISPATCH_WEIGHT = 0.1
-"""Weight of one task in the moving average of dispatch times."""
+"""Weight of a new task in the moving average of dispatch times."""
 _LOSSES = "losses"
 
 
@@ -41,7 +41,7 @@ class CallsRefused(NamedTuple):
 
 
 class CallCompleted(NamedTuple):
-    """Final outcome of a call: its result was delivered, or the call could not be made."""
+    """Final outcome of a call: the result was delivered, or the call could not be made."""
 
     number: int
     key: CallKey
@@ -56,7 +56,7 @@ CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAc
 
 
 class StartCall(NamedTuple):
-    """Pass a call to the executor once its payloads are fetched from the object storage."""
+    """Fetch a call's payloads from the object storage, then pass the call to the executor."""
 
     number: int
     call: Call
@@ -68,7 +68,7 @@ class CancelCall(NamedTuple):
 
 
 class DeliverResult(NamedTuple):
-    """Forward a task's output and store its result if it is large. `CallCompleted` follows."""
+    """Forward a task's output, and store a large result. `CallCompleted` follows."""
 
     number: int
     key: CallKey
@@ -84,7 +84,7 @@ CallCommand = StartCall | CancelCall | DeliverResult | UseStorage
 
 
 class PaidCalls:
-    """Paid seconds of calls: the sum of their durations, each at least a minimum. Invariant: `seconds` never
+    """Paid seconds of calls: the sum of their durations, but a minimum for each call. Invariant: `seconds` never
     decreases."""
 
     def __init__(self, least_seconds: float = 0.0) -> None:
@@ -102,7 +102,7 @@ class PaidCalls:
         self._running.setdefault(key, now)
 
     def end(self, key: CallKey, now: float, took: float = 0.0) -> None:
-        """Record the end of a call, if it has started. took: lower bound of its duration."""
+        """Record the end of a call, if it has started. took: lower bound for its duration."""
         began = self._running.pop(key, None)
         if began is not None:
             self._ended += max(self.least_seconds, took, now - began)
@@ -125,13 +125,13 @@ class ServiceCalls(ExecutorBase):
         self._count = 0
         self._in_flight: dict[bytes, Attempt] = {}
         self._due: list[tuple[float, int, bool, Attempt]] = []
-        """Heap of times at which running calls are reported as started (False) or time out (True)."""
+        """Heap of the times at which running calls are reported as started (False) or time out (True)."""
         self._dispatched: float | None = None
         """Moving average of the seconds from dispatch to start."""
         self.paid = PaidCalls()
         self._added_at_refusal = 0
         # Refusals and losses back off separately. The scheduler resends a lost task immediately, so a service that
-        # loses every call must be tried less and less often.
+        # loses every call must be called less and less often.
         self._refusals = BackoffByCause()
         self._losses = BackoffByCause()
         self._refused_at = 0.0
@@ -156,7 +156,7 @@ class ServiceCalls(ExecutorBase):
                 if call is not None:
                     del self._in_flight[task]
                     self.paid.begin((task, attempt), now)
-                    if call.started_at:  # otherwise the duration of the result counts
+                    if call.started_at:  # otherwise, the duration in the result counts
                         self.paid.end((task, attempt), now)
                     self._losses.succeeded()
                     self._loss = ""
@@ -190,7 +190,7 @@ class ServiceCalls(ExecutorBase):
                 assert_never(item)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
-        """Cancel calls in flight and ignore later reports about them. Recalled, preempted, and arriving calls run to
+        """Cancel calls in flight, and ignore later reports about them. Recalled, preempted, and arriving calls run to
         completion."""
         in_flight = [item for item in items if item.id in self._in_flight]
         if reason in (RECALLED, PREEMPTED):
@@ -201,7 +201,7 @@ class ServiceCalls(ExecutorBase):
             self.killed(item, *reason)
 
     def forget_all(self) -> str:
-        """Drop all attempts and cancel calls in flight: the scheduler sends the same task ids again to a new agent."""
+        """Drop all attempts, and cancel calls in flight: the scheduler resends the same task ids to a new agent."""
         calls = list(self._in_flight.values())
         for call in calls:
             self._cancel(call)
@@ -253,7 +253,7 @@ class ServiceCalls(ExecutorBase):
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         if self._dispatched is not None:
-            # Shows a service queue that starts no calls, even before its first call starts.
+            # Also reveals a service queue that has not started any call yet.
             oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
             self.dispatch_seconds = max(self._dispatched, next(oldest, 0.0))
         self.paid_seconds, self.paid_tasks = self.paid.seconds(now), len(self.paid)
@@ -335,5 +335,5 @@ def _began_at(call: Attempt) -> float:
 
 
 def _jitter(task: bytes) -> float:
-    """Return a number in [0, 1) that depends on the task. Spreads the retries of many agents."""
+    """Return a number in [0, 1) that depends on the task. Spreads out the retries of many agents."""
     return zlib.crc32(task) / 2**32

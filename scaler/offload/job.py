@@ -1,5 +1,6 @@
 """Remote side of an offloaded task. A program started by a service (batch job, service instance) passes its input to
-`run_call` and returns the output, one call at a time: a task's output is that of the whole process."""
+`run_call` and returns the output. It makes one call at a time, because a task's output is recorded for the whole
+process."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ from scaler.worker.processor.functions import Uploads
 
 MAX_LOADED = 64
 NO_CLIENTS = (
-    "a task that runs as a separate job, without a worker, cannot connect to the scheduler: submit its tasks from "
-    "the program, or run the task on a worker manager that starts workers"
+    "a task that runs as a separate job, without a worker, cannot connect to the scheduler: submit the nested "
+    "tasks from the program, or use a worker manager that starts workers"
 )
 
 _preloaded: set[str] = set()
@@ -66,7 +67,7 @@ def run_call(data: serialization.Buffer | Call) -> bytes:
 
 
 def _preload(text: str) -> None:
-    """Call the operator's hook once per process. Raises ConfigError; the next task retries."""
+    """Call the operator's hook once per process. Raises ConfigError, and the next task calls it again."""
     if not text or text in _preloaded:
         return
     try:
@@ -103,10 +104,10 @@ def _loaded(
     return Fresh(lambda: serialization.load_function(serialization.parts_of(function), bound)), bound
 
 
-# -- output, recorded until a task's end
+# -- output, recorded until the task ends
 
 PRINTED_BYTES = 12 * 1024
-"""Head and tail kept of each printed stream. Equals the scheduler's limit, so no text is truncated twice."""
+"""Maximum bytes kept of each stream's head and tail. Equals the scheduler's limit, so no text is truncated twice."""
 _READ_BYTES = 64 * 1024
 
 Texts = tuple[bytearray, bytearray]
@@ -114,7 +115,7 @@ Texts = tuple[bytearray, bytearray]
 
 @contextlib.contextmanager
 def printed_output(texts: Texts) -> Iterator[None]:
-    """Context manager that also records text printed by Python code: head and tail of a long text."""
+    """Context manager that also records the text that Python code prints (head and tail of a long text)."""
     buffers = [HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES) for _ in texts]
 
     def keep(is_stderr: bool, text: str) -> None:
@@ -130,7 +131,7 @@ def printed_output(texts: Texts) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded_output(texts: Texts) -> Iterator[None]:
-    """Context manager that records up to MAX_OUTPUT_BYTES of descriptors 1 and 2 each, and discards the rest."""
+    """Context manager that records up to MAX_OUTPUT_BYTES from each of descriptors 1 and 2, and discards the rest."""
     over, end = os.pipe()
     with contextlib.ExitStack() as after:
         after.callback(os.close, over)

@@ -1,13 +1,13 @@
-"""Chunks of objects, which stores transfer separately. Pure."""
+"""Chunks of objects, which host stores transfer separately. Pure."""
 
 from __future__ import annotations
 
 MIN_CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
 USUAL_CHUNKS = 128
-"""Target number of chunks, within the bounds above. A store forwards each complete chunk."""
+"""Target number of chunks, within the bounds above. A store forwards each chunk once it is complete."""
 LARGE_BYTES = 1024 * 1024
-"""Minimum size of objects in the object storage that are reported to the scheduler."""
+"""Minimum size of the objects in the object storage that are reported to the scheduler."""
 
 
 def chunk_bytes(size_bytes: int) -> int:

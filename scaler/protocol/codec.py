@@ -1,12 +1,10 @@
-"""Converts between messages and bytes: `encode` and `decode`.
-
-Decoding is eager, so the result does not reference the frame. Input from peers is untrusted: any error in it raises
-ProtocolError.
+"""Converts between messages and bytes: `encode` and `decode`. Decoding is eager, so the result does not reference the
+frame. Input from peers is untrusted: any error raises ProtocolError.
 
 Messages about a single task have a fast path, because a user may be waiting for that task. Almost all bytes of such a
-message are constant, so a single `struct` writes them, or reads and compares them, in a fifth of the time. The fast
-path's functions are generated as source text from the declaration, like those of dataclasses. All other input falls
-back to the general codec.
+message are constant, so a single `struct` can write them, or read and compare them, in a fifth of the time. Like the
+methods of dataclasses, the functions of the fast path are generated as source text from the declaration. All other
+messages use the general codec.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ from scaler.protocol.messages import (
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
 MIN_TRAVERSAL_WORDS = 8 * 1024
-"""Traversal limit of a body: this many words, or four times its size if larger. Rejects overlaps."""
+"""Traversal limit of a body in words, or four times the body's size if larger. Rejects overlapping parts."""
 MAX_SEGMENTS = 512
 MAX_SINGLE_PAYLOAD_BYTES = 64 * 1024
 
 _FRAME = struct.Struct("<4Q")
 _BODY_POINTER = f.struct_pointer(1, 1, 0)
-"""A Body consists of a word with the message number, and a pointer to the message."""
+"""A Body is a word with the message number, and a pointer to the message."""
 _START = slice(8, 32)
 """Bytes shared by all bodies of one message, after the length word."""
 
@@ -63,8 +61,8 @@ _single_readers: dict[bytes, _Read] = {}
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message. Raises LimitError if it is too large, and ValueError if it violates a rule, for example with
-    columns of different lengths."""
+    """Encode a message. Raises LimitError if it is too large, and ValueError if it violates a rule, for example if its
+    columns differ in length."""
     wire = _wires.get(type(message)) or _wire(type(message))
     codec = wire.codec
     try:
@@ -83,7 +81,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message:
-    """Decode a message. Raises ProtocolError unless the body is a single well-formed message within the limits."""
+    """Decode a message. Raises ProtocolError unless the body is one well-formed message within the limits."""
     size = len(body) if isinstance(body, bytes) else body.nbytes
     if size > MAX_BATCH_BYTES:
         raise ProtocolError(f"a body of {size} bytes is larger than MAX_BATCH_BYTES ({MAX_BATCH_BYTES})")
@@ -99,7 +97,7 @@ def decode(body: bytes | memoryview) -> Message:
         number = frame.word(at) & 0xFFFF if data_words else 0
         kind = MESSAGES.get(number)
         if kind is None:
-            raise ValueError(f"number {number} is unknown here: its sender may run a later version of scaler")
+            raise ValueError(f"number {number} is unknown: the sender may run a later version of scaler")
         wire = _wires.get(kind) or _wire(kind)
         name = wire.name
         if size > wire.largest:
@@ -180,8 +178,8 @@ def read(body):
 
 @dataclass(slots=True)
 class _Source:
-    """Words of a message in order, and fragments of the source that writes, reads, and validates them. words: struct
-    code, variable name when reading, expression when writing, and the only valid value or ""."""
+    """Words of a message, in order, and fragments of source that write, read, and validate them. words: struct code,
+    variable name for reading, expression for writing, and the only valid value (or "")."""
 
     words: list[tuple[str, str, str, str]] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
@@ -261,8 +259,8 @@ class _Source:
 
 
 def _single_path(number: int, top: StructCodec) -> _Write | None:
-    """Generate the fast path of a message: register the reader and return the writer. Returns None for messages without
-    payloads. The fast path handles messages whose columns have exactly one entry, without optional columns, ragged
+    """Generate the fast path of a message type: register the reader and return the writer. Returns None for messages
+    without payloads. The fast path handles messages with exactly one entry per column, without optional columns, ragged
     columns, or other lists, and with a payload that is neither empty nor large. The generated functions return None for
     all other messages, including invalid ones."""
     lists = [(name, codec.codec) for name, codec in top.pointers.items() if isinstance(codec, ListField)]

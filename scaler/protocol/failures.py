@@ -1,4 +1,4 @@
-"""Payloads of failures, and their texts, which can be read without unpickling.
+"""Payloads of failures. Their texts can be read without unpickling.
 
 The payload of a task's exception is:
 
@@ -23,7 +23,7 @@ _HEAD = struct.Struct("<BB3I")
 
 
 class FailureTexts(NamedTuple):
-    """text: error, preceded by the type of an exception. traceback: may be empty."""
+    """text: the error, prefixed with the exception's type if there is one. traceback: may be empty."""
 
     text: str
     traceback: str = ""
@@ -35,30 +35,30 @@ def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) ->
 
 
 def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
-    """Return type name, text, traceback, and pickled parts. Raises ProtocolError for any other payload."""
+    """Return the type name, text, traceback, and pickled parts of an exception. Raises ProtocolError otherwise."""
     if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
         raise ProtocolError("the payload does not contain an exception")
     _, version, *sizes = _HEAD.unpack_from(payload)
     if version != _VERSION:
-        raise ProtocolError(f"an exception of version {version} arrived, but this side supports version {_VERSION}")
+        raise ProtocolError(f"the exception has version {version}, but this side supports version {_VERSION}")
     texts = []
     at = _HEAD.size
     for size in sizes:
         texts.append(readable(payload[at : at + size], MAX_TEXT_BYTES))
         at += size
     if at > len(payload):
-        raise ProtocolError(f"an exception of size {len(payload)} announces size {at}")
+        raise ProtocolError(f"the exception has size {len(payload)}, but announces size {at}")
     return texts[0], texts[1], texts[2], payload[at:]
 
 
 def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
-    """Return the texts of a failure's payload. Never raises; unreadable payloads are described in the text."""
+    """Return the texts of a failure's payload. Never raises: the text of an unreadable payload says so."""
     if is_stored(payload):
-        return FailureTexts("an exception that is too large to display; its client has it")
+        return FailureTexts("the exception is too large to display; its client has it")
     if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
         return FailureTexts(readable(payload, MAX_TEXT_BYTES))
     try:
         type_name, text, traceback, _ = unpack_exception(payload)
     except ProtocolError as error:
-        return FailureTexts(f"an exception that cannot be read ({error})")
+        return FailureTexts(f"the exception cannot be read ({error})")
     return FailureTexts(f"{type_name}: {text}" if text else type_name, traceback)

@@ -1,7 +1,7 @@
 """Field codecs: the Cap'n Proto layout of message fields, and the rules for their values.
 
 Messages declare each field with a type from this module, such as `Seconds` or `Attempts`. The same rules apply to
-reading and writing. Violations raise ValueError, or LimitError when writing a list with too many entries.
+reading and writing. A violation raises ValueError, or LimitError if a list to write has too many entries.
 
 A *scalar* is stored in the data section of its struct. All other fields are *pointers*: `write` passes content and
 pointer to a `Writer`, and `read` takes the struct's next pointers from `links`. `count` is the number of rows of a
@@ -24,20 +24,20 @@ from scaler.ids import ID_BYTES, MAX_ATTEMPT, PEER_ID_BYTES
 from scaler.texts import escaped_lines
 
 MAX_SECONDS = 1e9
-"""Maximum duration of a field: thirty years, still exact to the microsecond."""
+"""Maximum duration in a field: thirty years, which is still exact to the microsecond."""
 MAX_ENTRIES = 65_536
-"""Maximum groups, functions, units, capabilities, or texts per list. Each entry uses far more memory than its bytes."""
+"""Maximum groups, functions, units, capabilities, or texts in a list. Each uses far more memory than its bytes."""
 MAX_ROWS = 32_768
-"""Maximum tasks of a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
+"""Maximum tasks in a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
 RAGGED_PER_ROW = 8
-"""Number of entries in ragged columns, such as references, that count as one row."""
+"""Number of entries of ragged columns, such as references, that count as one row."""
 
 MAX_DISPLAY_CHARACTERS = 8_192
 """Maximum length of a text. Longer texts are truncated."""
 
 WORD_BYTES = 8
 BYTES, U16, U32, U64, STRUCTS = 2, 3, 4, 5, 7
-"""Element sizes of lists, as numbered by Cap'n Proto."""
+"""Element sizes of lists, with Cap'n Proto's numbers."""
 _WIDTHS = {BYTES: 1, U16: 2, U32: 4, U64: 8, STRUCTS: 8}
 _CODES = {"Bool": "?", "UInt8": "B", "UInt16": "H", "UInt32": "I", "UInt64": "Q", "Int64": "q", "Float64": "d"}
 _SIZES = {"List(UInt8)": BYTES, "List(UInt16)": U16, "List(UInt32)": U32, "List(UInt64)": U64}
@@ -45,7 +45,7 @@ PADDING = [bytes(count) for count in range(WORD_BYTES)]
 _LIST = 1
 
 Links = Iterator[tuple[int, int]]
-"""Pointers of a struct, each with the offset of the byte after it."""
+"""Pointers in a struct, each with the offset of the byte after it."""
 Check = Callable[[Any], Any]
 
 
@@ -56,7 +56,7 @@ def same(value: Any) -> Any:
 @dataclass(slots=True)
 class Frame:
     """Reader of one body. Rejects pointers that are out of bounds or exceed a budget. bases: offset of each segment,
-    then the end. budget_rows: remaining work for the reader; see `MAX_ROWS`."""
+    then the end. budget_rows: remaining rows to read; see `MAX_ROWS`."""
 
     body: bytes
     bases: Sequence[int]
@@ -64,7 +64,7 @@ class Frame:
     budget_rows: float = math.inf
 
     def list_at(self, pointer: int, after: int, size: int) -> tuple[int, int]:
-        """Return the offset of a list with this element size, and its length (for STRUCTS: in words, excluding the
+        """Return the offset and length of a list with this element size (for STRUCTS: length in words, excluding the
         tag). after: offset of the byte after the pointer."""
         if not pointer:
             return after, 0
@@ -90,13 +90,13 @@ class Frame:
         return int.from_bytes(self.body[at : at + WORD_BYTES], "little")
 
     def spend(self, words: int) -> None:
-        """Count words read, or entries without words. Raises ValueError if the budget is exceeded."""
+        """Charge words read, or entries without words. Raises ValueError if the budget is exceeded."""
         self.budget_words -= words
         if self.budget_words < 0:
-            raise ValueError("the message's parts overlap, and reading them all would take too much memory")
+            raise ValueError("parts of the message overlap, and reading them would take too much memory")
 
     def spend_rows(self, rows: float) -> None:
-        """Count rows about to be read. Raises ValueError if the budget is exceeded."""
+        """Charge rows before reading them. Raises ValueError if the budget is exceeded."""
         self.budget_rows -= rows
         if self.budget_rows < 0:
             raise ValueError(f"its tasks, groups, functions, and references count as more than MAX_ROWS ({MAX_ROWS})")
@@ -119,10 +119,10 @@ class Frame:
             if found & 3 == 2:
                 raise ValueError("a far pointer points to another far pointer")
             return found, pad + WORD_BYTES
-        # A two-word landing pad: a far pointer to the content, then a tag without offset.
+        # A two-word landing pad: a far pointer to the content, then a tag without an offset.
         tag = self.word(pad + WORD_BYTES)
         if found & 7 != 2 or tag & 0xFFFF_FFFE:
-            raise ValueError("a far pointer points to two words that are not a landing pad")
+            raise ValueError("a far pointer does not point to a landing pad")
         # Offset -1, relative to the byte after the first content word.
         return tag | 0xFFFF_FFFC, self._pad(found, 1) + WORD_BYTES
 
@@ -140,7 +140,7 @@ def list_pointer(count: int, size: int, offset: int) -> int:
 
 
 def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
-    """Return a pointer to a struct, or the tag of a list of `offset` structs."""
+    """Return a pointer to a struct, or the tag for a list of `offset` structs."""
     if not data_words and not pointer_words:
         offset = -1  # distinguishes an empty struct from null
     return pointer_words << 48 | data_words << 32 | (offset & 0x3FFF_FFFF) << 2
@@ -148,8 +148,8 @@ def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class Writer:
-    """A struct being written, and the content of the whole message. count: rows of the batch. offset: words from the
-    end of the next pointer to the next content."""
+    """A struct being written, and the content of the whole message. count: number of rows in the batch. offset: words
+    from the end of the next pointer to the next content."""
 
     out: list[bytes]
     pointers: list[int]
@@ -157,7 +157,7 @@ class Writer:
     count: int
 
     def add(self, pointer: int, words: int) -> None:
-        """Add a pointer whose content of this many words was appended to `out`."""
+        """Add a pointer to content that was appended to `out`. words: size of the content."""
         self.pointers.append(pointer)
         self.offset += words - 1
 
@@ -176,7 +176,7 @@ class Writer:
 
 @dataclass(eq=False)
 class FieldCodec:
-    """Base class of field codecs. wire: type in the schema. note: comment on the values in the schema."""
+    """Base class of field codecs. wire: type in the schema. note: the schema's comment on valid values."""
 
     wire: str = ""
     note: str = ""
@@ -189,7 +189,7 @@ class Scalar(FieldCodec):
 
     def __post_init__(self) -> None:
         self.code = _CODES.get(self.wire, "H")
-        """Code of the struct module; `?` is one bit."""
+        """Format character of the struct module; `?` is one bit."""
 
 
 def enum_field(members: type[StrEnum]) -> Scalar:
@@ -205,7 +205,7 @@ def enum_field(members: type[StrEnum]) -> Scalar:
 
 class PointerField(FieldCodec):
     pointers = 1
-    """Number of pointers of the field."""
+    """Number of pointers that the field uses."""
     write: Callable[[Any, Writer], None]
     read: Callable[[Frame, Links, int], Any]
 
@@ -237,7 +237,7 @@ def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
 
 
 class Text(Data):
-    """UTF-8 text with a trailing zero byte, truncated on both sides. Unprintable characters are escaped when read."""
+    """UTF-8 text with a trailing zero byte. Both sides truncate it. The reader escapes unprintable characters."""
 
     def write(self, value: str, to: Writer) -> None:
         data = value[:MAX_DISPLAY_CHARACTERS].encode() + b"\0" if value else b""
@@ -278,10 +278,9 @@ class IdColumn(Data):
 
 @dataclass(eq=False)
 class Numbers(PointerField):
-    """Unsigned integers. In a column, one for each row.
-
-    allowed: valid numbers; empty: all. is_optional: a column may be empty. is_usual: the single-task fast path expects
-    an optional column to be filled. saturates: clamps numbers that are too large.
+    """Unsigned integers; in a column, one per row. allowed: valid numbers; empty: all. is_optional: a column may be
+    empty. is_usual: the single-task fast path expects an optional column to be filled. saturates: clamps numbers that
+    are too large.
     """
 
     allowed: Sequence[int] = ()
@@ -322,7 +321,7 @@ class Numbers(PointerField):
             try:
                 data = struct.pack(layout, *value)
             except struct.error:
-                # Rare: a clock has jumped.
+                # Rare: a clock jumped.
                 if not self.saturates or min(value) < 0:
                     raise
                 data = struct.pack(layout, *(min(each, self.largest) for each in value))
@@ -345,7 +344,7 @@ ROW_COUNTS = Numbers("List(UInt32)", "entries of each row, or empty", is_optiona
 
 
 class PayloadColumn(PointerField):
-    """One payload per row: a column of sizes, then all bytes concatenated."""
+    """A payload for each row: a column of sizes, then all bytes concatenated."""
 
     pointers = 2
 
@@ -365,7 +364,7 @@ class PayloadColumn(PointerField):
 
 
 class Ragged(PointerField):
-    """A list per row: a column of lengths, then all entries concatenated. Completely empty if no row has entries."""
+    """A list for each row: a column of lengths, then all entries concatenated. Both are empty if no row has entries."""
 
     def __init__(self, entries: PointerField) -> None:
         super().__init__()
@@ -397,7 +396,7 @@ PAYLOAD_COLUMN = PayloadColumn("Data", "one behind the other")
 
 
 def _number(wire: str, least: float, most: float, wrong: str, note: str = "") -> Scalar:
-    """Return the codec of numbers from `least` to `most`. Rejects NaN."""
+    """Return a codec for numbers from `least` to `most`, which rejects NaN."""
 
     def check(value: float) -> float:
         if not least <= value <= most:
@@ -408,8 +407,8 @@ def _number(wire: str, least: float, most: float, wrong: str, note: str = "") ->
 
 
 class PartList(NamedTuple):
-    """Marks a field that is a list of structs on the wire, and may have another type in Python. rows: cost of a
-    struct in units of `MAX_ROWS`."""
+    """Marks a field that is a list of structs on the wire, and may have another type in Python. rows: number of rows
+    that a struct counts as; see `MAX_ROWS`."""
 
     element: type[Any]
     to_wire: Check = list
@@ -418,12 +417,12 @@ class PartList(NamedTuple):
 
 
 def list_of_values(element: type[Any], make: Callable[[Iterator[Any]], Sequence[Any]]) -> PartList:
-    """Return the mark of a list of single values, each of which is a struct on the wire."""
+    """Return a `PartList` for a list of single values, each of which is a struct on the wire."""
     return PartList(element, lambda values: [(each,) for each in values], lambda parts: make(each for (each,) in parts))
 
 
 def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """Return the needs of a spec, ordered by name, each a label (0) or an amount."""
+    """Return the needs of a spec, in order of their names. Each is a label (0) or an amount."""
     before = ""
     for name, amount in pairs:
         if name <= before:
@@ -476,10 +475,10 @@ Ids = Annotated[list[bytes], ID_COLUMN]
 Attempts = Annotated[list[int], Numbers("List(UInt16)", f"from 1 to {MAX_ATTEMPT}", range(1, MAX_ATTEMPT + 1))]
 Flags = Annotated[list[bool], Numbers("List(UInt8)", "0 or 1", bytes((0, 1)))]
 Durations = Annotated[list[int], Numbers("List(UInt64)", "microseconds", saturates=True)]
-_PROFILE = Numbers("List(UInt64)", "empty when no task of the batch has it", is_optional=True, saturates=True)
+_PROFILE = Numbers("List(UInt64)", "empty if no task in the batch has it", is_optional=True, saturates=True)
 Profile = Annotated[list[int], _PROFILE]
 Totals = Annotated[list[int], Numbers("List(UInt64)", saturates=True)]
-_TIMES = "microseconds of the worker's monotonic clock, or empty"
+_TIMES = "microseconds on the worker's monotonic clock, or empty"
 Times = Annotated[list[int], Numbers("List(UInt64)", _TIMES, is_optional=True, is_usual=True, saturates=True)]
 Lanes = Annotated[list[int], Numbers("List(UInt16)", "or empty", is_optional=True, is_usual=True, saturates=True)]
 Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
@@ -490,4 +489,4 @@ Sizes = Annotated[list[int], Numbers("List(UInt64)")]
 Numbers32 = Annotated[list[int], Numbers("List(UInt32)")]
 PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]
 Counts = PartSizes
-"""Numbers that are not a column."""
+"""A list of numbers that is not a column."""

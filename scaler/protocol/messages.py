@@ -1,20 +1,20 @@
 """All messages that peers exchange, each declared once.
 
 A declaration is a class. Its docstrings become the comments of the schema, its field types define the wire format (see
-`fields`), and `@message` names the roles that may send it. The codec, the tables of roles, and `scaler.capnp` follow.
-Fields are numbered by their order, and a message declares its number.
+`fields`), and `@message` names the roles that may send it. The codec, the tables of roles, and `scaler.capnp` are
+derived from the declarations. Fields are numbered in order; each message declares its own number.
 
-Peers, journals, and black boxes of any release share these numbers. `tests/unit/protocol/test_released_schema.py`
-compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
-next free number. A new field is the last one, and zeros must decode to its default. Payloads and specs are last on the
-wire, so a struct with them gets no new pointer field. Any other change raises `PROTOCOL_VERSION`. Numbers are never
-reused: numbers of removed messages remain in the schema. In all versions, `Hello` and `Refused` only gain fields,
-because both sides of a refused handshake read them.
+Peers, journals, and black boxes of all releases share these numbers. `tests/unit/protocol/test_released_schema.py`
+compares the declarations with the last release: within one `PROTOCOL_VERSION`, they may only grow. A new message takes
+the next free number. A new field must be the last one, and zeros must decode to its default. Payloads and specs are
+last on the wire, so a struct that has them cannot get a new pointer field. Any other change requires a new
+`PROTOCOL_VERSION`. Numbers are never reused: numbers of removed messages remain in the schema. In all versions, `Hello`
+and `Refused` only gain fields, because both sides of a refused handshake read them.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
-*Payloads* begin with a tag (see `PayloadTag`). A payload above `INLINE_LIMIT_BYTES` is in the object storage, and a
-stored reference replaces it: tag 3, the object's id (16 bytes), its size (8 bytes, little-endian).
+*Payloads* begin with a tag (see `PayloadTag`). A payload above `INLINE_LIMIT_BYTES` is put in the object storage and
+replaced by a stored reference: tag 3, the object's id (16 bytes), its size (8 bytes, little-endian).
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ Attachments = Sequence[Buffer]
 
 
 class Descriptor(Protocol):
-    """An open file that is closed with its owner's last reference."""
+    """An open file that is closed when its last reference is dropped."""
 
     def fileno(self) -> int: ...
 
@@ -42,24 +42,24 @@ Descriptors = Sequence[Descriptor]
 PROTOCOL_VERSION = 4
 INLINE_LIMIT_BYTES = 32 * 1024
 MAX_HELLO_BYTES = 32 * 1024
-"""Largest body of a message before the Welcome, such as Hello."""
+"""Maximum body size of messages before the Welcome, such as Hello."""
 MAX_CONTROL_BYTES = 1024 * 1024
-"""Largest body of any message that is not a batch."""
+"""Maximum body size of messages that are not batches."""
 MAX_BATCH_BYTES = 64 * 1024 * 1024
-"""Largest body of a batch; senders split their batches near `SPLIT_BATCH_BYTES`."""
+"""Maximum body size of a batch. Senders split batches at about `SPLIT_BATCH_BYTES`."""
 SPLIT_BATCH_BYTES = 1024 * 1024
 ROW_BYTES = 64
-"""Approximate size of a task's columns, added to its payloads when batches are split."""
+"""Approximate size of a task's columns, added to the size of its payloads when splitting batches."""
 GROUP_BYTES = 2048
-"""Approximate size of a group or function in a Submit. Split messages therefore stay below `fields.MAX_ROWS`."""
+"""Approximate size of a group or function in a Submit. Large enough to keep split messages below `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
 """Maximum futures and objects among the arguments of one task."""
 MAX_TAGS = 16
-"""Maximum tags of one task."""
+"""Maximum number of tags per task."""
 MAX_LABEL_CHARACTERS = 200
 """Maximum length of tags, session names, and task keys."""
 MAX_ATTACHED_BYTES = 64 * 1024 * 1024
-"""Maximum size of the attachments of one message (frames of object bytes)."""
+"""Maximum total size of one message's attachments (frames with the bytes of objects)."""
 
 STORED_REFERENCE_BYTES = 25
 STARTED_AFTER_SECONDS = 0.05
@@ -99,7 +99,7 @@ def is_at_host(payload: bytes) -> bool:
 
 
 def is_function_id(identifier: bytes, payload: bytes) -> bool:
-    """Return whether an id is valid for a function or serializer: its payload's digest or its stored object's id."""
+    """Return whether an id is valid for a function or serializer: digest of its payload, or its stored object's id."""
     return (payload[1:17] if is_stored(payload) else content_id(payload)) == identifier
 
 
@@ -111,7 +111,7 @@ class Role(StrEnum):
     MANAGER = "manager"
     MONITOR = "monitor"
     ADMIN = "admin"
-    SCHEDULER = "scheduler"  # the scheduler as a peer of the object storage or of another scheduler
+    SCHEDULER = "scheduler"  # the scheduler, connecting to the object storage or another scheduler
     STORE = "store"  # the object store of a host with workers
 
 
@@ -123,8 +123,8 @@ class Server(StrEnum):
 
 
 class Message:
-    """Base of all messages. Shared comparison and repr methods make importing this module a quarter faster than
-    dataclasses' own."""
+    """Base of all messages. With shared comparison and repr methods, this module imports a quarter faster than with
+    those of dataclasses."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]
@@ -143,12 +143,12 @@ class Message:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Inquiry(Message):
-    """Base of questions to the scheduler. number: repeated by the answer; last on the wire."""
+    """Base of questions to the scheduler. number: repeated in the answer; last on the wire."""
 
     extension: ClassVar[str] = ""
     """Name of the extension that answers."""
     has_effects: ClassVar[bool] = False
-    """Whether the scheduler keeps its order among other messages."""
+    """Whether the scheduler processes the question in order with other messages."""
     number: f.Count64 = field(default=0, kw_only=True)
 
 
@@ -171,15 +171,15 @@ MESSAGES: dict[int, type[Message]] = {}
 NUMBERS: dict[type[Message], int] = {}
 """Wire number of each message."""
 BATCHES: set[type[Message]] = set()
-"""Messages whose body may have MAX_BATCH_BYTES."""
+"""Messages with bodies of up to MAX_BATCH_BYTES."""
 CARRIERS: set[type[Message]] = set()
-"""Messages that may have attachments. They are not batches."""
+"""Messages that may have attachments. None of them is a batch."""
 UNSEQUENCED: set[type[Message]] = set()
-"""Messages sent at most once, without a repetition after a break."""
+"""Messages sent at most once, and not repeated after a break."""
 MAY_SEND = {server: {role: set[type[Message]]() for role in Role} for server in Server}
-"""Messages that a peer of each role may send to each server. An empty set: the role does not connect to it.
+"""Messages that a peer of each role may send to each server. Empty: the role does not connect to the server.
 
-Messages of a nested client, inside a Relay, follow the rules of a client.
+Messages from a nested client, inside a Relay, follow the rules for clients.
 """
 MAY_ANSWER = {server: {role: set[type[Message]]() for role in Role} for server in Server}
 """Messages that each server may send to a peer of each role."""
@@ -202,16 +202,16 @@ def message(
 ) -> Callable[[type[_Declared]], type[_Declared]]:
     """Declare a message: make the class a dataclass and register it in the tables above.
 
-    number: wire number; never changed and never reused.
+    number: wire number; never changed or reused.
     to_scheduler, to_storage: roles that may send it to this server.
     from_scheduler, from_storage: roles to which this server may send it.
     """
 
     def declare(of: type[_Declared]) -> type[_Declared]:
-        of.__doc__ = of.__doc__ or of.__name__  # otherwise, `dataclass` describes the signature, which is slow
+        of.__doc__ = of.__doc__ or of.__name__  # otherwise, `dataclass` generates a signature, which is slow
         made = dataclass(slots=True, eq=False, repr=False)(of)
         if number in MESSAGES:
-            raise ValueError(f"{of.__name__} has number {number} of {MESSAGES[number].__name__}: use the next free one")
+            raise ValueError(f"{of.__name__} needs another number: {MESSAGES[number].__name__} has {number}")
         MESSAGES[number] = made
         NUMBERS[made] = number
         if batch:
@@ -248,7 +248,7 @@ class Outcome(IntEnum):
     """Outcome of a task or attempt. The payload is UTF-8 text, except for SUCCESS and the two exceptions."""
 
     SUCCESS = 0
-    EXCEPTION = 1  # the task's own exception; the payload holds it and its traceback
+    EXCEPTION = 1  # the task raised an exception; the payload contains the exception and its traceback
     EXCEPTION_TO_RETRY = 2  # an exception of a type in `retry_on`. From workers only
     CANCELLED = 3
     TIMED_OUT = 4
@@ -257,25 +257,25 @@ class Outcome(IntEnum):
     PROCESSOR_DIED = 7
     POISON = 8
     OBJECT_LOST = 9
-    NOT_STARTED = 10  # the attempt never began and is retried without a charge. From workers only
+    NOT_STARTED = 10  # the attempt never began, and is retried without counting. From workers only
     MEMORY_LIMIT = 11  # the task exceeded its memory limit
     OUT_OF_MEMORY = 12  # the task's worker or machine ran out of memory. From workers only
-    INPUT_MISSING = 13  # like NOT_STARTED; the storage lacks the object whose id begins the payload
+    INPUT_MISSING = 13  # like NOT_STARTED; the payload begins with the id of an object that the storage lacks
 
 
 _FROM_WORKERS = {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED, Outcome.OUT_OF_MEMORY, Outcome.INPUT_MISSING}
 _FINAL = bytes(set(Outcome) - _FROM_WORKERS)
 
 Outcomes = Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome", bytes(Outcome))]
-_FINAL_OUTCOMES = f.Numbers("List(UInt8)", "of Outcome, but none that is from workers only", _FINAL)
+_FINAL_OUTCOMES = f.Numbers("List(UInt8)", "of Outcome, except those from workers only", _FINAL)
 FinalOutcomes = Annotated[list[int], _FINAL_OUTCOMES]
 
 
 class Capability(NamedTuple):
-    """A capability offered by a worker or required by a task (as a minimum). Names in a list are unique."""
+    """A capability that a worker offers, or that a task requires as a minimum. Names in a list are unique."""
 
     name: str
-    amount: f.Number  # 0: a label, without a quantity; else finite and above 0
+    amount: f.Number  # 0: a label, without a quantity; otherwise finite and above 0
 
 
 class UnitId(NamedTuple):
@@ -287,14 +287,14 @@ class PeerName(NamedTuple):
 
 
 class AnnouncedFunction(NamedTuple):
-    """A registered function or serializer, announced to a peer that lacks it."""
+    """A registered function or serializer, sent to a peer that lacks it."""
 
     id: f.Id  # content id if the payload is the pickle itself, object id if it is stored
     payload: bytes
 
 
 Needs = Annotated[tuple[tuple[str, float], ...], f.PartList(Capability, f.needs_of, f.needs_of)]
-"""In ascending order of the names."""
+"""In ascending order of their names."""
 Offers = Annotated[dict[str, float | None], f.PartList(Capability, f.pairs_of, f.offers_of)]
 """None: a label."""
 UnitIds = Annotated[list[str], f.list_of_values(UnitId, list)]
@@ -329,7 +329,7 @@ class ClientDetails:
     """Details of a client."""
 
     name: str = ""  # display text
-    session: str = ""  # name of its durable session, or empty
+    session: str = ""  # name of the client's durable session, or empty
 
 
 @dataclass(slots=True)
@@ -341,29 +341,29 @@ class WorkerDetails:
     slots: f.Count32  # maximum concurrent tasks
     queue_size: f.Count32  # maximum tasks queued behind each slot
     capabilities: Offers
-    memory_bytes: f.Count64 = 0  # memory for its tasks; 0: unknown
-    memory_pool: str = ""  # workers of a host with equal values share memory; empty: not shared
-    death_timeout_seconds: f.Seconds = 0.0  # exits after idling this long without its manager; 0: never
+    memory_bytes: f.Count64 = 0  # memory for the worker's tasks; 0: unknown
+    memory_pool: str = ""  # workers with equal values share one host's memory; empty: not shared
+    death_timeout_seconds: f.Seconds = 0.0  # exits after being idle this long without its manager; 0: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFacts:
-    """What a backend declares about its units, for the scheduler and its policy."""
+    """Properties of a backend's units, for the scheduler and its policy."""
 
     max_slots: f.Limit
     unit_slots: f.Count32
     capabilities: Offers = field(default_factory=dict)  # capabilities of each unit, as configured
     fixed: bool = False  # always has max_slots, and ignores policies
     unit_memory_bytes: f.Count64 = 0  # for all tasks of a unit; 0: unknown until a worker has joined
-    backlog: f.Count32 = 0  # queued units to keep when demand falls, because new ones would have to wait again
-    unit_price: f.Price = 0.0  # per unit and hour, in the currency of spend_limit; 0: free or unknown
+    backlog: f.Count32 = 0  # queued units to keep when demand falls, because a new unit would have to wait again
+    unit_price: f.Price = 0.0  # per hour, in the currency of spend_limit; 0: free or unknown
     unit_minimum_seconds: f.Seconds = 0.0  # minimum charged lifetime of a unit
-    usual_startup_seconds: f.Seconds = 0.0  # assumed time until a worker connects, excluding queue time; 0: unknown
-    usual_dispatch_seconds: f.Seconds = 0.0  # assumed delay until a task begins on a free slot
+    usual_startup_seconds: f.Seconds = 0.0  # expected time until a worker connects, excluding queue time; 0: unknown
+    usual_dispatch_seconds: f.Seconds = 0.0  # expected delay until a task begins on a free slot
     charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
     minimum_units: f.Count32 = 0  # units that always exist
     warm_units: f.Count32 = 0  # running units that are kept when work ends
-    buffer_units: f.Count32 = 0  # units whose slots are kept free while other slots are busy
+    buffer_units: f.Count32 = 0  # spare units whose slots are kept free while other slots are busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +379,7 @@ class StoreDetails:
     """Details of a host's object store."""
 
     address: str  # address for other stores; empty: unreachable
-    public_key: str  # key of its connections with other stores; empty without authentication
+    public_key: str  # key for connections with other stores; empty without authentication
     limit_bytes: f.Limit  # memory for objects
 
 
@@ -391,7 +391,7 @@ _DETAILS: dict[Role, type[Any]] = {
     MANAGER: ManagerDetails,
     STORE: StoreDetails,
 }
-"""Type of details by role. Other roles have no details."""
+"""Type of the details of each role. Other roles have no details."""
 
 
 @message(0, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
@@ -399,10 +399,10 @@ class Hello(Message):
     """First message of every connection, from the connecting side. Answered by Welcome or Refused."""
 
     role: Role
-    resume: bool  # this session has been connected to the server before
+    resume: bool  # whether this session was connected to the server before
     protocol_version: f.Count32
     scaler_version: str
-    python_version: str  # such as 3.11.7; a peer in another language leaves it empty
+    python_version: str  # such as 3.11.7; empty for peers in other languages
     cloudpickle_version: str
     hostname: str
     pid: f.Count32
@@ -410,38 +410,38 @@ class Hello(Message):
     owner_token: f.OptionalId = field(default=b"", repr=False)
     """To the object storage: the token from Welcome. Between schedulers: the id of their cluster."""
     compression: str = ""  # supported compression of frames: zstd; empty: none
-    epoch: f.Count64 = 0  # the scheduler's: see Welcome
+    epoch: f.Count64 = 0  # the scheduler's epoch: see Welcome
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
-    """Return why the details of a Hello do not match its role, or an empty text."""
+    """Return why the details of a Hello do not match its role, or an empty string."""
     own = _DETAILS.get(hello.role, NoneType)
     is_optional = server is not Server.SCHEDULER or own is ClientDetails
     if isinstance(hello.details, own) or (hello.details is None and is_optional):
         return ""
-    return f"the role {hello.role} greets with {own.__name__}, not with {type(hello.details).__name__}"
+    return f"a Hello with role {hello.role} needs {own.__name__}, not {type(hello.details).__name__}"
 
 
 @message(1, from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class Welcome(Message):
-    """Accepts a Hello. Its header has the session id for all later messages, unless the session is resumed."""
+    """Accepts a Hello. Unless the session is resumed, the header contains the session id for all later messages."""
 
     resumed: bool  # false: the session is unknown, and both sides count from 1
-    incarnation: f.Count64  # changes with every start of the server
+    incarnation: f.Count64  # changes whenever the server starts
     lease_seconds: f.Seconds  # how long the server keeps the session of an unreachable peer
     heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: unknown
-    max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
+    max_pending_tasks: f.Limit = -1  # maximum unfinished tasks of a client
     owner_token: f.OptionalId = field(default=b"", repr=False)
     """Proves to the object storage that the peer id belongs to the client; empty without keys. Between schedulers: see
     Hello."""
-    compression: str = ""  # the Hello's, if both sides support it; otherwise empty
-    tables: str = ""  # names of the tables that ReadTable reads, separated by blanks
-    epoch: f.Count64 = 0  # grows when another scheduler takes over; peers ignore a scheduler with an earlier epoch
+    compression: str = ""  # compression from the Hello if both sides support it; otherwise empty
+    tables: str = ""  # names of the tables that ReadTable can read, separated by blanks
+    epoch: f.Count64 = 0  # increases when another scheduler takes over; peers ignore a scheduler with an earlier epoch
 
 
 class RefusalReason(StrEnum):
-    """Reason for which a server rejects a peer."""
+    """Reason why a server rejects a peer."""
 
     VERSION = "version"
     ROLE = "role"
@@ -450,7 +450,7 @@ class RefusalReason(StrEnum):
     MALFORMED = "malformed"
     EXPIRED = "expired"
     CREDENTIAL = "credential"
-    STANDBY = "standby"  # another server does this work; peers with several addresses try the next one
+    STANDBY = "standby"  # another server is active; peers with several addresses try the next one
 
 
 @message(2, from_scheduler=tuple(Role), from_storage=tuple(Role), sequenced=False)
@@ -465,7 +465,7 @@ class Refused(Message):
     3, to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
 )
 class Goodbye(Message):
-    """Closes the session from either side. The receiver drops it immediately."""
+    """Closes the session, from either side. The receiver drops the session immediately."""
 
     text: str = ""  # close reason, display text
 
@@ -474,50 +474,50 @@ class Goodbye(Message):
     4, to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
 )
 class Acknowledge(Message):
-    """Carries only the envelope's header, with the acknowledged number."""
+    """An empty message, sent for the acknowledged number in its envelope's header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Common properties of a group's tasks. Tasks with equal specs form one group."""
+    """Properties shared by the tasks of a group. Tasks with equal specs form a group."""
 
     function: f.Id  # id of a registered function
     serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
     needs: Needs = ()  # in ascending order by name
-    priority: f.Signed64 = 0  # higher runs first
-    retries: f.Count32 = 3  # after exceptions of retry_on; 0: starts at most once
+    priority: f.Signed64 = 0  # higher priorities run first
+    retries: f.Count32 = 3  # maximum retries after exceptions in retry_on; 0: starts at most once
     retry_on: bytes = b""
-    """Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or
-    empty"""
+    """Pickled tuple of exception types, pickled predicate that takes an exception, payload with a list of type names,
+    or empty"""
     timeout_seconds: f.Seconds = 0.0  # 0: no limit
     profiling: bool = False
     stream_output: bool = False
-    deliver: bool = True  # false: the client needs only the outcome of a success (inner nodes of a graph)
-    name: str = ""  # display text: the function's qualified name, unless the user gave one
-    parent: f.OptionalId = b""  # task that submitted these, or empty
-    expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function is measured; 0: none
-    call: f.Count64 = 0  # number of the client's call, such as a map; 0: single submits
-    losses: f.Count32 = 0  # lost attempts after which the task ends; 0: retries + 1. Gangs: 2 if they may start again
+    deliver: bool = True  # false: on success, the client needs only the outcome (inner nodes of a graph)
+    name: str = ""  # display text: the user's name for it, or the function's qualified name
+    parent: f.OptionalId = b""  # task that submitted these tasks, or empty
+    expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function has been measured; 0: none
+    call: f.Count64 = 0  # number of the client's call, such as a map; 0: tasks submitted singly
+    losses: f.Count32 = 0  # lost attempts after which the task ends; 0: retries + 1. Gangs: 2 if they may restart
     retry_delays: RetryDelays = ()
-    """Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default."""
-    retry_jitter: f.Share = 0.0  # maximum random reduction of a delay, as a share of it
+    """Delays before retries after exceptions; the last one repeats. Empty: the scheduler's default."""
+    retry_jitter: f.Share = 0.0  # maximum random reduction of a delay, as a share of the delay
     failed: f.Count32 = 0  # no longer used
     tags: TaskTags = ()
     code: f.OptionalId = b""  # id of the client's registered archive of uploaded modules, or empty
     packages: Packages = ()  # packages that the function imports, with the client's versions
-    preemptible: f.Seconds = 0.0  # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
+    preemptible: f.Seconds = 0.0  # the task may be preempted, with this time between SIGTERM and SIGKILL; 0: never
     context: str = ""
-    """Lines such as `traceparent: ...`, which extensions of the client send to extensions of the processor"""
-    environment: f.OptionalId = b""  # id of the registered requirements of its processor; empty: the worker's own
+    """Lines such as `traceparent: ...`, sent by the client's extensions to the processor's extensions"""
+    environment: f.OptionalId = b""  # id of the processor's registered requirements; empty: the worker's environment
 
     @property
     def max_losses(self) -> int:
-        """Maximum reruns after a lost worker or process."""
+        """Maximum reruns after a worker or processor is lost."""
         return self.losses - 1 if self.losses and self.retries else self.retries
 
     @property
     def registered(self) -> tuple[bytes, ...]:
-        """Ids that must be registered with the worker: function, serializer, uploaded code, environment."""
+        """Ids to register with the worker first: function, serializer, uploaded code, environment."""
         if not (self.serializer or self.code or self.environment):
             return (self.function,)
         return tuple(filter(None, (self.function, self.serializer, self.code, self.environment)))
@@ -525,26 +525,26 @@ class Spec:
 
 @dataclass(slots=True)
 class TaskGroup:
-    """Tasks of one spec, in columns."""
+    """Tasks with one spec, in columns."""
 
     spec: Spec
     ids: f.Ids
     payloads: f.Payloads  # the arguments
     references: f.RaggedIds = field(default_factory=list)
-    """Tasks and objects that each task needs, in the order of placeholders in its arguments."""
+    """Tasks and objects that each task needs, in the order of the placeholders in its arguments."""
     labels: f.RaggedPayloads = field(default_factory=list)
-    """Key and tag of each task of a durable session, in UTF-8 (empty: none). An empty list outside such sessions."""
-    calls: f.Profile = field(default_factory=list)  # calls in each task, which is a chunk of a map; empty: one in each
+    """Key and tag of each task in a durable session, in UTF-8 (empty: none). Outside, the list is empty."""
+    calls: f.Profile = field(default_factory=list)  # calls in each task (a chunk of a map); empty: one in each task
 
 
 @message(5, to_scheduler=CLIENTS, batch=True)
 class Submit(Message):
-    functions: Functions  # functions and serializers new to the scheduler
+    functions: Functions  # functions and serializers that are new to the scheduler
     groups: Annotated[list[TaskGroup], f.PartList(TaskGroup, rows=32)]
     acknowledged: f.Count64 = 0
     """Number of the last Finished whose futures are resolved. The scheduler may drop results up to this number."""
     again: f.Count64 = 0
-    """0: new tasks. Otherwise the number of times that the client has resent its unfinished tasks."""
+    """0: new tasks. Otherwise, how many times the client has resent its unfinished tasks."""
 
 
 @message(6, to_scheduler=CLIENTS)
@@ -556,14 +556,14 @@ class AcknowledgeResults(Message):
 
 @message(7, to_scheduler=CLIENTS)
 class Cancel(IdList):
-    """Asks to cancel tasks. Each one ends in a Finished, cancelled or not."""
+    """Asks to cancel tasks. Each task ends in a Finished, cancelled or not."""
 
 
 @message(8, to_scheduler=CLIENTS)
 class Clear(Message):
     """Cancels all tasks of the client and releases all its objects and functions."""
 
-    client: f.OptionalPeerId = b""  # the client to clear, if an admin sends this
+    client: f.OptionalPeerId = b""  # the client to clear, if sent by an admin
 
 
 @message(9, to_scheduler=CLIENTS)
@@ -578,9 +578,9 @@ class Release(IdList):
 
 @message(11, from_scheduler=CLIENTS, batch=True)
 class Finished(Message):
-    """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
+    """Tasks that ended. Every task gets exactly one entry. The profile columns contain 0 for unknown values."""
 
-    number: f.Count64  # counts Finished messages of this client from 1; 0: nothing is retained
+    number: f.Count64  # counts this client's Finished messages from 1; 0: nothing is retained
     ids: f.Ids
     outcomes: FinalOutcomes
     payloads: f.Payloads  # the value, the exception, or text in UTF-8
@@ -591,7 +591,7 @@ class Finished(Message):
 
 @dataclass(slots=True)
 class RunGroup:
-    """Attempts at tasks of one spec, in columns."""
+    """Attempts at tasks with one spec, in columns."""
 
     spec: Spec
     ids: f.Ids
@@ -603,47 +603,47 @@ class RunGroup:
 
 @message(12, from_scheduler=(WORKER,), batch=True)
 class Run(Message):
-    functions: Functions  # functions and serializers new to this worker
+    functions: Functions  # functions and serializers that are new to this worker
     groups: list[RunGroup]
 
 
 @message(13, from_scheduler=(WORKER,))
 class ForgetFunctions(IdList):
-    """Names functions and serializers that no task uses."""
+    """Names functions and serializers that no task uses, for the worker to drop."""
 
 
 @message(14, from_scheduler=(WORKER,))
 class Recall(Message):
-    """Recalls attempts. Each id is answered in a Returned (unstarted, or still running) or a Done."""
+    """Recalls attempts. Each attempt is answered in a Returned (unstarted, or still running) or a Done."""
 
     ids: f.Ids
     attempts: f.Attempts
     kill: bool  # true: kill started attempts; false: let them run
-    preempt: bool = False  # true: stop started attempts (see Spec.preemptible), if the worker can
+    preempt: bool = False  # true: stop started attempts if the worker can (see Spec.preemptible)
 
 
 @message(15, to_scheduler=(WORKER,))
 class Returned(Message):
     """Answers Recall, or returns attempts of a draining worker. An exiting worker reports all its attempts this way. A
-    final empty message means that nothing sent later will start there."""
+    final empty message means that the worker will not start later attempts."""
 
     ids: f.Ids
     attempts: f.Attempts
-    started: f.Flags  # false: dropped before its start; true: still running, and a Done follows
+    started: f.Flags  # false: dropped before starting; true: still running, and a Done follows
 
 
 @message(16, to_scheduler=(WORKER,))
 class Suspended(Message):
-    """Started attempts that wait for their own tasks without a slot, or that continue."""
+    """Started attempts that wait for their own tasks and have given up their slots, or that resume."""
 
     ids: f.Ids
     attempts: f.Attempts
-    suspended: f.Flags  # false: the attempt continues and occupies a slot again
+    suspended: f.Flags  # false: the attempt resumes and occupies a slot again
 
 
 @message(17, to_scheduler=(WORKER,), batch=True)
 class Done(Message):
-    """Attempts that ended. The profile columns are as in Finished."""
+    """Attempts that ended. For the profile columns, see Finished."""
 
     ids: f.Ids
     attempts: f.Attempts
@@ -657,7 +657,7 @@ class Done(Message):
     inputs_us: f.Profile = field(default_factory=list)  # part of the wall time spent waiting for stored inputs
     inputs_bytes: f.Profile = field(default_factory=list)  # size of these inputs
     calls: f.Profile = field(default_factory=list)  # ended calls of a map chunk; 0: the task is a single call
-    failed_calls: f.Profile = field(default_factory=list)  # failed calls among these
+    failed_calls: f.Profile = field(default_factory=list)  # number of these calls that failed
 
 
 @message(18, to_scheduler=(WORKER,), from_scheduler=CLIENTS)
@@ -667,12 +667,12 @@ class Started(Message):
     ids: f.Ids
     began_us: f.Times = field(default_factory=list)  # see Done; not sent to clients
     lanes: f.Lanes = field(default_factory=list)  # see Done; not sent to clients
-    requeued: bool = False  # to clients: the tasks no longer run, and run again later
+    requeued: bool = False  # to clients: the tasks were stopped, and run again later
 
 
 @message(19, to_scheduler=(WORKER,), from_scheduler=CLIENTS)
 class Output(Message):
-    """Output of a task with `stream_output`. Best effort."""
+    """Output from a task with `stream_output`. Best effort."""
 
     task: f.Id
     is_stderr: bool
@@ -681,7 +681,7 @@ class Output(Message):
 
 @message(20, to_scheduler=(WORKER,))
 class Printed(Message):
-    """Output of tasks without `stream_output`, kept for ReadLog. A task may appear twice."""
+    """Output from tasks without `stream_output`, kept for ReadLog. A task may appear twice."""
 
     ids: f.Ids
     are_stderr: f.Flags  # 1: stderr, 0: stdout
@@ -701,26 +701,26 @@ class ProcessorStatus:
     running: f.OptionalId = b""  # the running task, or empty
     running_seconds: f.Seconds = 0.0
     lane: f.Count32 = 0  # see Done
-    waits_for: str = ""  # "waits for ...", other than nested tasks; empty: nothing
+    waits_for: str = ""  # "waits for ..." (but not for nested tasks); empty: not waiting
 
 
 @dataclass(slots=True)
 class FunctionUse:
-    """Memory used by tasks of one function name on a worker since the previous report. Memory is that of the whole
-    processor, sampled twice a second."""
+    """Memory that tasks of one function name used on a worker since the previous report: memory of the whole processor,
+    sampled twice a second."""
 
     function: str
-    samples: f.Count64  # number taken while its tasks ran, or after only its tasks had run
+    samples: f.Count64  # number of samples taken while its tasks ran, or after only its tasks had run
     mean_bytes: f.Count64  # mean resident memory in the samples
     peak_bytes: f.Count64  # peak resident memory, since the worker's start
 
 
 @message(21, to_scheduler=(WORKER,), sequenced=False)
 class WorkerHeartbeat(Message):
-    sent_at: f.Clock  # comes back in HeartbeatEcho
+    sent_at: f.Clock  # returned in HeartbeatEcho
     agent_cpu_percent: f.Percent
     agent_rss_bytes: f.Count64
-    queued: f.Count32  # tasks that wait behind the slots
+    queued: f.Count32  # tasks queued behind the slots
     latency_seconds: f.Seconds  # round trip of the heartbeat before this one
     processors: list[ProcessorStatus] = field(default_factory=list)
     clock_offset_seconds: f.Clock = 0.0  # scheduler's monotonic clock minus the worker's
@@ -728,16 +728,16 @@ class WorkerHeartbeat(Message):
     unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
     memory_kills: f.Count32 = 0  # processors terminated for their memory since the start
     processors_replaced: f.Count32 = 0  # processors replaced between tasks since the start
-    degraded_reason: str = ""  # why tasks cannot run there, or empty
-    dispatch_seconds: f.Seconds = 0.0  # delay until a task begins at its service; 0: not measured
-    paid_seconds: f.Seconds = 0.0  # charged time of its tasks at a service, since its start
+    degraded_reason: str = ""  # why tasks cannot run on the worker, or empty
+    dispatch_seconds: f.Seconds = 0.0  # delay until a task begins at the worker's service; 0: not measured
+    paid_seconds: f.Seconds = 0.0  # charged time of the worker's tasks at a service, since its start
     paid_tasks: f.Count32 = 0  # tasks running at the service now
-    rss_mean_bytes: f.Count64 = 0  # resident memory of all its processors, since its start
+    rss_mean_bytes: f.Count64 = 0  # mean resident memory of all processors, since the worker's start
     rss_peak_bytes: f.Count64 = 0
     functions: list[FunctionUse] = field(default_factory=list)  # functions used since the previous heartbeat
-    memory_percent: f.Percent = 0.0  # memory in use of its container or machine; 0: unknown
-    cpu_granted_percent: f.Percent = 0.0  # CPU time granted by container quota and hypervisor; 0: unknown
-    disk_free_bytes: f.Count64 = 0  # free space on the disk of temporary files
+    memory_percent: f.Percent = 0.0  # memory used in its container or machine; 0: unknown
+    cpu_granted_percent: f.Percent = 0.0  # CPU time allowed by container quota and hypervisor; 0: unknown
+    disk_free_bytes: f.Count64 = 0  # free space on the disk for temporary files
     disk_bytes: f.Count64 = 0  # 0: unknown
 
 
@@ -745,7 +745,7 @@ class WorkerHeartbeat(Message):
 class Heartbeat(Message):
     """Heartbeat of any other peer."""
 
-    sent_at: f.Clock  # comes back in HeartbeatEcho
+    sent_at: f.Clock  # returned in HeartbeatEcho
     latency_seconds: f.Seconds = 0.0  # round trip of the previous heartbeat; 0: unknown
 
 
@@ -759,8 +759,8 @@ class HeartbeatEcho(Message):
 
 @message(24, to_scheduler=(WORKER,), from_scheduler=(WORKER,))
 class Drain(Message):
-    """From the scheduler: start no new tasks, return unstarted ones, exit when idle. From a worker: a signal or notice
-    asked it to exit. The scheduler answers with a Drain, its last message."""
+    """From the scheduler: start no new tasks, return unstarted tasks, and exit when idle. From a worker: a signal or
+    notice told it to exit. The scheduler answers with a Drain, its last message."""
 
     text: str  # reason, display text
 
@@ -771,7 +771,7 @@ class Relay(Message):
 
     client: f.PeerId  # the nested client
     body: bytes  # a Body, framed as usual
-    task: f.OptionalId = b""  # the task in the client's process, if a worker sends this, or empty
+    task: f.OptionalId = b""  # from a worker: the task in the client's process, or empty
 
 
 @message(26, to_scheduler=(WORKER,))
@@ -796,20 +796,20 @@ class ShutdownReply(Reply):
 
 @message(29, from_scheduler=(WORKER, MANAGER))
 class Shutdown(Message):
-    """The cluster shuts down: stop all running work, and exit."""
+    """The cluster is shutting down: stop all running work, and exit."""
 
     text: str  # reason, display text
 
 
 class UnitState(StrEnum):
-    """State of a unit as reported by its manager."""
+    """State of a unit, as reported by its manager."""
 
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
     FAILED = "failed"
     STOPPED = "stopped"
-    WAITING = "waiting"  # in a shared queue, for an unknown time
+    WAITING = "waiting"  # waiting in a shared queue, for an unknown time
 
 
 @dataclass(slots=True)
@@ -826,11 +826,11 @@ class UnitStatus:
 
 @message(30, to_scheduler=(MANAGER,))
 class ManagerStatus(Message):
-    """Units of a manager, sent after every poll of its backend. Also its heartbeat."""
+    """Units of a manager, sent after every poll of its backend. Also the manager's heartbeat."""
 
-    sent_at: f.Clock  # comes back in HeartbeatEcho
+    sent_at: f.Clock  # returned in HeartbeatEcho
     units: list[UnitStatus]
-    degraded_reason: str = ""  # why the manager cannot start units, display text, or empty
+    degraded_reason: str = ""  # display text: why the manager cannot start units, or empty
 
 
 @message(31, from_scheduler=(MANAGER,))
@@ -839,14 +839,14 @@ class Desired(Message):
     drained: UnitIds  # ids of units without work, which may be stopped
     reason: str  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
-    draining: f.Count32 = 0  # additional units that get no new tasks but still run some
+    draining: f.Count32 = 0  # number of additional units that get no new tasks but still run some
     left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since the last Desired
-    together: f.Count32 = 0  # number of new units for one gang, which a batch system can start as one job
+    together: f.Count32 = 0  # number of new units for one gang; a batch system can start them as one job
 
 
 @message(41, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
 class ForgetObjects(IdList):
-    """Releases objects, which the storage may drop."""
+    """Releases objects, so that the storage may drop them."""
 
 
 @message(42, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
@@ -858,17 +858,17 @@ class ForgetOwner(Message):
 
 @message(46, from_scheduler=CLIENTS)
 class Notice(Message):
-    """Advice for a client's user, sent once."""
+    """Advice for the user of a client, sent once."""
 
     text: str  # display text
 
 
 @message(47, to_scheduler=(WORKER,))
 class PackagesDiffer(Message):
-    """Packages of the worker differ from the client's, or are missing."""
+    """Packages on the worker differ from the client's, or are missing."""
 
     task: f.Id
-    function: str  # display text: its name
+    function: str  # display text: the worker's name
     text: str  # display text: the packages, with both versions
 
 
@@ -890,13 +890,13 @@ class ObjectsRestored(Message):
 
     ids: f.Ids
     lost: f.Ids
-    text: str = ""  # why the objects are lost, display text
+    text: str = ""  # display text: why the objects are lost
 
 
 @message(57, to_scheduler=CLIENTS)
 class Redeliver(IdList):
-    """Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended. The
-    scheduler sends available results in portions, each once the client has acknowledged the last."""
+    """Asks for the results of tasks in a durable session. Each is sent in a Finished once the task has ended. The
+    scheduler sends available results in portions, and waits for the client to acknowledge each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -911,8 +911,8 @@ class SessionRow:
     unfinished: f.Count64
     ended: f.Count64
     failed: f.Count64
-    size_bytes: f.Count64  # arguments and results in the scheduler
-    idle_seconds: f.Seconds  # time since its last use, or since its last task ended
+    size_bytes: f.Count64  # size of the arguments and results in the scheduler
+    idle_seconds: f.Seconds  # time since the last use, or since the last task ended
 
 
 @message(58, to_scheduler=CLIENTS)
@@ -930,8 +930,8 @@ class SessionsListed(Reply):
 
 @message(67, to_scheduler=(WORKER,), batch=True)
 class WorkerReport(Message):
-    """All attempts of a worker: its first message in every session except its first. Followed by the Done messages of
-    ended attempts."""
+    """All attempts on a worker: the first message in each of its sessions after the first. Done messages of ended
+    attempts follow."""
 
     ids: f.Ids
     attempts: f.Attempts
@@ -944,19 +944,19 @@ class WorkerReport(Message):
 class ReleaseResults(Message):
     """Releases results that the worker retains for a restarted scheduler."""
 
-    numbers: f.Counts  # numbers of Done messages, counted from 1 in each session by both sides
+    numbers: f.Counts  # numbers of Done messages; both sides count from 1 in each session
 
 
 @message(69, to_scheduler=(WORKER,))
 class UseStore(Message):
-    """From now on, the worker's tasks use this store for results and inputs."""
+    """The store that the worker's tasks use for results and inputs from now on."""
 
     store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
 
 @message(103, to_scheduler=CLIENTS)
 class PersistResults(IdList):
-    """Names the client's stored results that need a copy in the object storage."""
+    """Names stored results of the client that need a copy in the object storage."""
 
 
 @dataclass(slots=True)
@@ -967,11 +967,11 @@ class CallReport:
     verb: str  # the method of the client: map, get, ...
     name: str  # name of the function or graph
     items: f.Count64 = 0  # total number
-    has_chunks: bool = False  # its tasks are chunks, and the following columns count items
+    has_chunks: bool = False  # whether the tasks are chunks, and the following columns count items
     sent: f.Count64 = 0  # submitted items
     ended: f.Count64 = 0  # ended items, including failed ones
     failed: f.Count64 = 0
-    is_over: bool = False  # no more tasks will be submitted
+    is_over: bool = False  # whether all tasks have been submitted
 
 
 @message(85, to_scheduler=CLIENTS)
@@ -983,7 +983,7 @@ class CallsReported(Message):
 
 @message(86, to_scheduler=(WORKER,), sequenced=False)
 class TasksProfiled(Message):
-    """Profile of a task, or of several short tasks of one function, since the last such message."""
+    """Profile of a task, or of several short tasks with one function, since the last such message."""
 
     task: f.Id  # the most recent task
     document: bytes  # UTF-8 JSON: function name, whether it covers only this task, and a profile
@@ -991,7 +991,7 @@ class TasksProfiled(Message):
 
 @dataclass(slots=True)
 class LogLine:
-    """A record of a worker's own log."""
+    """A record from a worker's own log."""
 
     unix_seconds: f.Clock  # time on the worker's wall clock
     level: str  # name of the level, such as WARNING
@@ -1002,15 +1002,15 @@ class LogLine:
 
 @message(87, to_scheduler=(WORKER,), sequenced=False)
 class WorkerLogged(Message):
-    """Records of the worker's own log since the last such message, at level `WARNING` or above."""
+    """Records from the worker's own log since the last such message, at level `WARNING` or above."""
 
     lines: Annotated[list[LogLine], f.PartList(LogLine)]
-    dropped: f.Count32 = 0  # records omitted since the last such message, beyond the limit
+    dropped: f.Count32 = 0  # number of records beyond the limit, omitted since the last such message
 
 
 @message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Inquiry):
-    """Asks to stop workers, which their managers replace. Answered by WorkersRestarted."""
+    """Asks to stop workers, for their managers to replace. Answered by WorkersRestarted."""
 
     has_effects = True
 
@@ -1021,7 +1021,7 @@ class RestartWorkers(Inquiry):
 @message(97, from_scheduler=CLIENTS)
 class WorkersRestarted(Reply):
     workers: PeerIds  # workers that will exit
-    refused: str  # reason of a rejection, display text; empty if accepted
+    refused: str  # display text: reason of a rejection; empty if accepted
 
 
 class HostAddress(NamedTuple):
@@ -1033,7 +1033,7 @@ HostAddresses = Annotated[list[str], f.list_of_values(HostAddress, list)]
 
 @message(104, to_scheduler=CLIENTS)
 class JoinGang(Inquiry):
-    """Reports that a gang's member is ready to start. Answered by GangFormed when all members are."""
+    """Reports that a member of a gang is ready to start. Answered by GangFormed when all members are ready."""
 
     extension: ClassVar[str] = "gangs"
     task: f.Id
@@ -1059,7 +1059,7 @@ class Unanswered(Reply):
 
 @message(101, to_scheduler=(*CLIENTS, MONITOR))
 class ReadTable(Inquiry):
-    """Asks for the newest rows of a table in Welcome.tables. Answered by TableRead."""
+    """Asks for the newest rows of a table listed in Welcome.tables. Answered by TableRead."""
 
     table: str
     search: str  # text that matching rows contain; empty: all rows
@@ -1075,10 +1075,9 @@ _Batch = TypeVar("_Batch", bound=Message)
 
 
 def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.MAX_ROWS) -> list[_Batch]:
-    """Split a message with columns into several that fit the limits, in order.
-
-    Never splits a task. Sizes are slightly overestimated. Submit, Run, and Finished are never too large, because their
-    senders start a new message at SPLIT_BATCH_BYTES.
+    """Split a message with columns into messages within the limits, in order. Never splits a task. Sizes are slightly
+    overestimated. Submit, Run, and Finished are never too large, because senders start a new message at
+    SPLIT_BATCH_BYTES.
     """
     count, payloads = len(getattr(batch, "ids", ())), getattr(batch, "payloads", ())
     if ROW_BYTES * len(payloads) + sum(map(len, payloads)) <= size_bytes and count <= max_rows:

@@ -166,14 +166,14 @@ enum Role {
   manager @2;
   monitor @3;
   admin @4;
-  scheduler @5;                  # the scheduler as a peer of the object storage or of another scheduler
+  scheduler @5;                  # the scheduler, connecting to the object storage or another scheduler
   store @6;                      # the object store of a host with workers
 }
 
 enum Outcome {
   # Outcome of a task or attempt. The payload is UTF-8 text, except for SUCCESS and the two exceptions.
   success @0;
-  exception @1;                  # the task's own exception; the payload holds it and its traceback
+  exception @1;                  # the task raised an exception; the payload contains the exception and its traceback
   exceptionToRetry @2;           # an exception of a type in `retry_on`. From workers only
   cancelled @3;
   timedOut @4;
@@ -182,16 +182,16 @@ enum Outcome {
   processorDied @7;
   poison @8;
   objectLost @9;
-  notStarted @10;                # the attempt never began and is retried without a charge. From workers only
+  notStarted @10;                # the attempt never began, and is retried without counting. From workers only
   memoryLimit @11;               # the task exceeded its memory limit
   outOfMemory @12;               # the task's worker or machine ran out of memory. From workers only
-  inputMissing @13;              # like NOT_STARTED; the storage lacks the object whose id begins the payload
+  inputMissing @13;              # like NOT_STARTED; the payload begins with the id of an object that the storage lacks
 }
 
 struct Capability {
-  # A capability offered by a worker or required by a task (as a minimum). Names in a list are unique.
+  # A capability that a worker offers, or that a task requires as a minimum. Names in a list are unique.
   name @0 :Text;
-  amount @1 :Float64;            # 0: a label, without a quantity; else finite and above 0
+  amount @1 :Float64;            # 0: a label, without a quantity; otherwise finite and above 0
 }
 
 struct UnitId {
@@ -203,7 +203,7 @@ struct PeerName {
 }
 
 struct AnnouncedFunction {
-  # A registered function or serializer, announced to a peer that lacks it.
+  # A registered function or serializer, sent to a peer that lacks it.
   id @0 :Data;                   # content id if the payload is the pickle itself, object id if it is stored; 16 bytes
   payload @1 :Data;
 }
@@ -225,7 +225,7 @@ struct ImportedPackage {
 struct ClientDetails {
   # Details of a client.
   name @0 :Text;                 # display text
-  session @1 :Text;              # name of its durable session, or empty
+  session @1 :Text;              # name of the client's durable session, or empty
 }
 
 struct WorkerDetails {
@@ -235,9 +235,9 @@ struct WorkerDetails {
   slots @2 :UInt32;              # maximum concurrent tasks
   queueSize @3 :UInt32;          # maximum tasks queued behind each slot
   capabilities @4 :List(Capability);
-  memoryBytes @5 :UInt64;        # memory for its tasks; 0: unknown
-  memoryPool @6 :Text;           # workers of a host with equal values share memory; empty: not shared
-  deathTimeoutSeconds @7 :Float64;  # exits after idling this long without its manager; 0: never
+  memoryBytes @5 :UInt64;        # memory for the worker's tasks; 0: unknown
+  memoryPool @6 :Text;           # workers with equal values share one host's memory; empty: not shared
+  deathTimeoutSeconds @7 :Float64;  # exits after being idle this long without its manager; 0: never
 }
 
 struct ManagerDetails {
@@ -249,21 +249,21 @@ struct ManagerDetails {
   capabilities @4 :List(Capability);  # capabilities of each unit, as configured
   fixed @5 :Bool;                # always has max_slots, and ignores policies
   unitMemoryBytes @6 :UInt64;    # for all tasks of a unit; 0: unknown until a worker has joined
-  backlogUnits @7 :UInt32;       # queued units to keep when demand falls, because new ones would have to wait again
-  unitPrice @8 :Float64;         # per unit and hour, in the currency of spend_limit; 0: free or unknown
+  backlogUnits @7 :UInt32;       # queued units to keep when demand falls, because a new unit would have to wait again
+  unitPrice @8 :Float64;         # per hour, in the currency of spend_limit; 0: free or unknown
   unitMinimumSeconds @9 :Float64;  # minimum charged lifetime of a unit
-  usualStartupSeconds @10 :Float64;  # assumed time until a worker connects, excluding queue time; 0: unknown
-  usualDispatchSeconds @11 :Float64;  # assumed delay until a task begins on a free slot
+  usualStartupSeconds @10 :Float64;  # expected time until a worker connects, excluding queue time; 0: unknown
+  usualDispatchSeconds @11 :Float64;  # expected delay until a task begins on a free slot
   chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds apply to tasks; units are free
   minimumUnits @13 :UInt32;      # units that always exist
   warmUnits @14 :UInt32;         # running units that are kept when work ends
-  bufferUnits @15 :UInt32;       # units whose slots are kept free while other slots are busy
+  bufferUnits @15 :UInt32;       # spare units whose slots are kept free while other slots are busy
 }
 
 struct StoreDetails {
   # Details of a host's object store.
   address @0 :Text;              # address for other stores; empty: unreachable
-  publicKey @1 :Text;            # key of its connections with other stores; empty without authentication
+  publicKey @1 :Text;            # key for connections with other stores; empty without authentication
   limitBytes @2 :Int64;          # memory for objects; -1: no limit
 }
 
@@ -272,10 +272,10 @@ struct Hello {
   # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   role @0 :Role;
-  resume @1 :Bool;               # this session has been connected to the server before
+  resume @1 :Bool;               # whether this session was connected to the server before
   protocolVersion @2 :UInt32;
   scalerVersion @3 :Text;
-  pythonVersion @4 :Text;        # such as 3.11.7; a peer in another language leaves it empty
+  pythonVersion @4 :Text;        # such as 3.11.7; empty for peers in other languages
   cloudpickleVersion @5 :Text;
   hostname @6 :Text;
   pid @7 :UInt32;
@@ -286,29 +286,29 @@ struct Hello {
   ownerToken @12 :Data;
   # To the object storage: the token from Welcome. Between schedulers: the id of their cluster; 16 bytes, or empty
   compression @13 :Text;         # supported compression of frames: zstd; empty: none
-  epoch @14 :UInt64;             # the scheduler's: see Welcome
+  epoch @14 :UInt64;             # the scheduler's epoch: see Welcome
 }
 
 struct Welcome {
-  # Accepts a Hello. Its header has the session id for all later messages, unless the session is resumed.
+  # Accepts a Hello. Unless the session is resumed, the header contains the session id for all later messages.
   # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # object storage -> client, worker, monitor, admin, scheduler, store.
   resumed @0 :Bool;              # false: the session is unknown, and both sides count from 1
-  incarnation @1 :UInt64;        # changes with every start of the server
+  incarnation @1 :UInt64;        # changes whenever the server starts
   leaseSeconds @2 :Float64;      # how long the server keeps the session of an unreachable peer
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: unknown
-  maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
+  maxPendingTasks @5 :Int64;     # maximum unfinished tasks of a client; -1: no limit
   ownerToken @6 :Data;
   # Proves to the object storage that the peer id belongs to the client; empty without keys. Between schedulers: see
   # Hello; 16 bytes, or empty
-  compression @7 :Text;          # the Hello's, if both sides support it; otherwise empty
-  tables @8 :Text;               # names of the tables that ReadTable reads, separated by blanks
-  epoch @9 :UInt64;              # grows when another scheduler takes over; peers ignore a scheduler with an earlier epoch
+  compression @7 :Text;          # compression from the Hello if both sides support it; otherwise empty
+  tables @8 :Text;               # names of the tables that ReadTable can read, separated by blanks
+  epoch @9 :UInt64;              # increases when another scheduler takes over; peers ignore a scheduler with an earlier epoch
 }
 
 enum RefusalReason {
-  # Reason for which a server rejects a peer.
+  # Reason why a server rejects a peer.
   version @0;
   role @1;
   duplicate @2;
@@ -316,7 +316,7 @@ enum RefusalReason {
   malformed @4;
   expired @5;
   credential @6;
-  standby @7;                    # another server does this work; peers with several addresses try the next one
+  standby @7;                    # another server is active; peers with several addresses try the next one
 }
 
 struct Refused {
@@ -328,7 +328,7 @@ struct Refused {
 }
 
 struct Goodbye {
-  # Closes the session from either side. The receiver drops it immediately.
+  # Closes the session, from either side. The receiver drops the session immediately.
   # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
@@ -337,7 +337,7 @@ struct Goodbye {
 }
 
 struct Acknowledge {
-  # Carries only the envelope's header, with the acknowledged number.
+  # An empty message, sent for the acknowledged number in its envelope's header.
   # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
@@ -345,50 +345,50 @@ struct Acknowledge {
 }
 
 struct Spec {
-  # Common properties of a group's tasks. Tasks with equal specs form one group.
+  # Properties shared by the tasks of a group. Tasks with equal specs form a group.
   function @0 :Data;             # id of a registered function; 16 bytes
   serializer @1 :Data;           # id of the user's registered serializer; empty: the built-in one; 16 bytes, or empty
   needs @2 :List(Capability);    # in ascending order by name
-  priority @3 :Int64;            # higher runs first
-  retries @4 :UInt32;            # after exceptions of retry_on; 0: starts at most once
+  priority @3 :Int64;            # higher priorities run first
+  retries @4 :UInt32;            # maximum retries after exceptions in retry_on; 0: starts at most once
   retryOn @5 :Data;
-  # Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or empty
+  # Pickled tuple of exception types, pickled predicate that takes an exception, payload with a list of type names, or
+  # empty
   timeoutSeconds @6 :Float64;    # 0: no limit
   profiling @7 :Bool;
   streamOutput @8 :Bool;
-  deliver @9 :Bool;              # false: the client needs only the outcome of a success (inner nodes of a graph)
-  name @10 :Text;                # display text: the function's qualified name, unless the user gave one
-  parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
-  expectedSeconds @12 :Float64;  # the user's estimate, used until the function is measured; 0: none
-  call @13 :UInt64;              # number of the client's call, such as a map; 0: single submits
-  losses @14 :UInt32;            # lost attempts after which the task ends; 0: retries + 1. Gangs: 2 if they may start again
+  deliver @9 :Bool;              # false: on success, the client needs only the outcome (inner nodes of a graph)
+  name @10 :Text;                # display text: the user's name for it, or the function's qualified name
+  parent @11 :Data;              # task that submitted these tasks, or empty; 16 bytes, or empty
+  expectedSeconds @12 :Float64;  # the user's estimate, used until the function has been measured; 0: none
+  call @13 :UInt64;              # number of the client's call, such as a map; 0: tasks submitted singly
+  losses @14 :UInt32;            # lost attempts after which the task ends; 0: retries + 1. Gangs: 2 if they may restart
   retryDelays @15 :List(RetryDelay);
-  # Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default
-  retryJitter @16 :Float64;      # maximum random reduction of a delay, as a share of it
+  # Delays before retries after exceptions; the last one repeats. Empty: the scheduler's default
+  retryJitter @16 :Float64;      # maximum random reduction of a delay, as a share of the delay
   failed @17 :UInt32;            # no longer used
   tags @18 :List(TaskTag);
   code @19 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
   packages @20 :List(ImportedPackage);  # packages that the function imports, with the client's versions
-  preemptible @21 :Float64;      # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
-  context @22 :Text;
-  # Lines such as `traceparent: ...`, which extensions of the client send to extensions of the processor
+  preemptible @21 :Float64;      # the task may be preempted, with this time between SIGTERM and SIGKILL; 0: never
+  context @22 :Text;             # Lines such as `traceparent: ...`, sent by the client's extensions to the processor's extensions
   environment @23 :Data;
-  # id of the registered requirements of its processor; empty: the worker's own; 16 bytes, or empty
+  # id of the processor's registered requirements; empty: the worker's environment; 16 bytes, or empty
 }
 
 struct TaskGroup {
-  # Tasks of one spec, in columns.
+  # Tasks with one spec, in columns.
   ids @0 :Data;                  # column of ids
   referenceCounts @1 :List(UInt32);  # entries of each row, or empty
   references @2 :Data;
-  # Tasks and objects that each task needs, in the order of placeholders in its arguments; column of ids
+  # Tasks and objects that each task needs, in the order of the placeholders in its arguments; column of ids
   labelCounts @3 :List(UInt32);  # entries of each row, or empty
   labelSizes @4 :List(UInt32);   # in bytes
   labels @5 :Data;
-  # Key and tag of each task of a durable session, in UTF-8 (empty: none). An empty list outside such sessions; one
-  # behind the other
+  # Key and tag of each task in a durable session, in UTF-8 (empty: none). Outside, the list is empty; one behind the
+  # other
   calls @6 :List(UInt64);
-  # calls in each task, which is a chunk of a map; empty: one in each; empty when no task of the batch has it
+  # calls in each task (a chunk of a map); empty: one in each task; empty if no task in the batch has it
   payloadSizes @7 :List(UInt32);  # in bytes
   payloads @8 :Data;             # the arguments; one behind the other
   spec @9 :Spec;
@@ -396,11 +396,11 @@ struct TaskGroup {
 
 struct Submit {
   # client, admin -> scheduler.
-  functions @0 :List(AnnouncedFunction);  # functions and serializers new to the scheduler
+  functions @0 :List(AnnouncedFunction);  # functions and serializers that are new to the scheduler
   groups @1 :List(TaskGroup);
   acknowledged @2 :UInt64;
   # Number of the last Finished whose futures are resolved. The scheduler may drop results up to this number
-  again @3 :UInt64;              # 0: new tasks. Otherwise the number of times that the client has resent its unfinished tasks
+  again @3 :UInt64;              # 0: new tasks. Otherwise, how many times the client has resent its unfinished tasks
 }
 
 struct AcknowledgeResults {
@@ -410,7 +410,7 @@ struct AcknowledgeResults {
 }
 
 struct Cancel {
-  # Asks to cancel tasks. Each one ends in a Finished, cancelled or not.
+  # Asks to cancel tasks. Each task ends in a Finished, cancelled or not.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -418,7 +418,7 @@ struct Cancel {
 struct Clear {
   # Cancels all tasks of the client and releases all its objects and functions.
   # client, admin -> scheduler.
-  client @0 :Data;               # the client to clear, if an admin sends this; 8 bytes, or empty
+  client @0 :Data;               # the client to clear, if sent by an admin; 8 bytes, or empty
 }
 
 struct Pin {
@@ -434,20 +434,20 @@ struct Release {
 }
 
 struct Finished {
-  # Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown.
+  # Tasks that ended. Every task gets exactly one entry. The profile columns contain 0 for unknown values.
   # scheduler -> client, admin.
-  number @0 :UInt64;             # counts Finished messages of this client from 1; 0: nothing is retained
+  number @0 :UInt64;             # counts this client's Finished messages from 1; 0: nothing is retained
   ids @1 :Data;                  # column of ids
-  outcomes @2 :List(UInt8);      # of Outcome, but none that is from workers only
+  outcomes @2 :List(UInt8);      # of Outcome, except those from workers only
   durationUs @3 :List(UInt64);   # wall time; microseconds
-  cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
-  peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
+  cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty if no task in the batch has it
+  peakBytes @5 :List(UInt64);    # peak memory; empty if no task in the batch has it
   payloadSizes @6 :List(UInt32);  # in bytes
   payloads @7 :Data;             # the value, the exception, or text in UTF-8; one behind the other
 }
 
 struct RunGroup {
-  # Attempts at tasks of one spec, in columns.
+  # Attempts at tasks with one spec, in columns.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
   inputCounts @2 :List(UInt32);  # entries of each row, or empty
@@ -462,59 +462,59 @@ struct RunGroup {
 
 struct Run {
   # scheduler -> worker.
-  functions @0 :List(AnnouncedFunction);  # functions and serializers new to this worker
+  functions @0 :List(AnnouncedFunction);  # functions and serializers that are new to this worker
   groups @1 :List(RunGroup);
 }
 
 struct ForgetFunctions {
-  # Names functions and serializers that no task uses.
+  # Names functions and serializers that no task uses, for the worker to drop.
   # scheduler -> worker.
   ids @0 :Data;                  # column of ids
 }
 
 struct Recall {
-  # Recalls attempts. Each id is answered in a Returned (unstarted, or still running) or a Done.
+  # Recalls attempts. Each attempt is answered in a Returned (unstarted, or still running) or a Done.
   # scheduler -> worker.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
   kill @2 :Bool;                 # true: kill started attempts; false: let them run
-  preempt @3 :Bool;              # true: stop started attempts (see Spec.preemptible), if the worker can
+  preempt @3 :Bool;              # true: stop started attempts if the worker can (see Spec.preemptible)
 }
 
 struct Returned {
   # Answers Recall, or returns attempts of a draining worker. An exiting worker reports all its attempts this way. A
-  # final empty message means that nothing sent later will start there.
+  # final empty message means that the worker will not start later attempts.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  started @2 :List(UInt8);       # false: dropped before its start; true: still running, and a Done follows; 0 or 1
+  started @2 :List(UInt8);       # false: dropped before starting; true: still running, and a Done follows; 0 or 1
 }
 
 struct Suspended {
-  # Started attempts that wait for their own tasks without a slot, or that continue.
+  # Started attempts that wait for their own tasks and have given up their slots, or that resume.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  suspended @2 :List(UInt8);     # false: the attempt continues and occupies a slot again; 0 or 1
+  suspended @2 :List(UInt8);     # false: the attempt resumes and occupies a slot again; 0 or 1
 }
 
 struct Done {
-  # Attempts that ended. The profile columns are as in Finished.
+  # Attempts that ended. For the profile columns, see Finished.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
   outcomes @2 :List(UInt8);      # of Outcome
   durationUs @3 :List(UInt64);   # wall time; microseconds
-  cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
-  peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
-  beganUs @6 :List(UInt64);      # start times; microseconds of the worker's monotonic clock, or empty
+  cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty if no task in the batch has it
+  peakBytes @5 :List(UInt64);    # peak memory; empty if no task in the batch has it
+  beganUs @6 :List(UInt64);      # start times; microseconds on the worker's monotonic clock, or empty
   lanes @7 :List(UInt16);        # processor of the worker, from 1; 0: none; or empty
   inputsUs @8 :List(UInt64);
-  # part of the wall time spent waiting for stored inputs; empty when no task of the batch has it
-  inputsBytes @9 :List(UInt64);  # size of these inputs; empty when no task of the batch has it
+  # part of the wall time spent waiting for stored inputs; empty if no task in the batch has it
+  inputsBytes @9 :List(UInt64);  # size of these inputs; empty if no task in the batch has it
   calls @10 :List(UInt64);
-  # ended calls of a map chunk; 0: the task is a single call; empty when no task of the batch has it
-  failedCalls @11 :List(UInt64);  # failed calls among these; empty when no task of the batch has it
+  # ended calls of a map chunk; 0: the task is a single call; empty if no task in the batch has it
+  failedCalls @11 :List(UInt64);  # number of these calls that failed; empty if no task in the batch has it
   payloadSizes @12 :List(UInt32);  # in bytes
   payloads @13 :Data;            # see Finished; one behind the other
 }
@@ -524,13 +524,13 @@ struct Started {
   # worker -> scheduler.
   # scheduler -> client, admin.
   ids @0 :Data;                  # column of ids
-  beganUs @1 :List(UInt64);      # see Done; not sent to clients; microseconds of the worker's monotonic clock, or empty
+  beganUs @1 :List(UInt64);      # see Done; not sent to clients; microseconds on the worker's monotonic clock, or empty
   lanes @2 :List(UInt16);        # see Done; not sent to clients; or empty
-  requeued @3 :Bool;             # to clients: the tasks no longer run, and run again later
+  requeued @3 :Bool;             # to clients: the tasks were stopped, and run again later
 }
 
 struct Output {
-  # Output of a task with `stream_output`. Best effort.
+  # Output from a task with `stream_output`. Best effort.
   # worker -> scheduler.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
@@ -539,7 +539,7 @@ struct Output {
 }
 
 struct Printed {
-  # Output of tasks without `stream_output`, kept for ReadLog. A task may appear twice.
+  # Output from tasks without `stream_output`, kept for ReadLog. A task may appear twice.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   areStderr @1 :List(UInt8);     # 1: stderr, 0: stdout; 0 or 1
@@ -558,24 +558,24 @@ struct ProcessorStatus {
   running @5 :Data;              # the running task, or empty; 16 bytes, or empty
   runningSeconds @6 :Float64;
   lane @7 :UInt32;               # see Done
-  waitsFor @8 :Text;             # "waits for ...", other than nested tasks; empty: nothing
+  waitsFor @8 :Text;             # "waits for ..." (but not for nested tasks); empty: not waiting
 }
 
 struct FunctionUse {
-  # Memory used by tasks of one function name on a worker since the previous report. Memory is that of the whole
-  # processor, sampled twice a second.
+  # Memory that tasks of one function name used on a worker since the previous report: memory of the whole processor,
+  # sampled twice a second.
   function @0 :Text;
-  samples @1 :UInt64;            # number taken while its tasks ran, or after only its tasks had run
+  samples @1 :UInt64;            # number of samples taken while its tasks ran, or after only its tasks had run
   meanBytes @2 :UInt64;          # mean resident memory in the samples
   peakBytes @3 :UInt64;          # peak resident memory, since the worker's start
 }
 
 struct WorkerHeartbeat {
   # worker -> scheduler.
-  sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
+  sentAt @0 :Float64;            # returned in HeartbeatEcho; a reading of the sender's clock
   agentCpuPercent @1 :Float64;
   agentRssBytes @2 :UInt64;
-  queued @3 :UInt32;             # tasks that wait behind the slots
+  queued @3 :UInt32;             # tasks queued behind the slots
   latencySeconds @4 :Float64;    # round trip of the heartbeat before this one
   processors @5 :List(ProcessorStatus);
   clockOffsetSeconds @6 :Float64;  # scheduler's monotonic clock minus the worker's; a reading of the sender's clock
@@ -583,16 +583,16 @@ struct WorkerHeartbeat {
   unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
   memoryKills @9 :UInt32;        # processors terminated for their memory since the start
   processorsReplaced @10 :UInt32;  # processors replaced between tasks since the start
-  degradedReason @11 :Text;      # why tasks cannot run there, or empty
-  dispatchSeconds @12 :Float64;  # delay until a task begins at its service; 0: not measured
-  paidSeconds @13 :Float64;      # charged time of its tasks at a service, since its start
+  degradedReason @11 :Text;      # why tasks cannot run on the worker, or empty
+  dispatchSeconds @12 :Float64;  # delay until a task begins at the worker's service; 0: not measured
+  paidSeconds @13 :Float64;      # charged time of the worker's tasks at a service, since its start
   paidTasks @14 :UInt32;         # tasks running at the service now
-  rssMeanBytes @15 :UInt64;      # resident memory of all its processors, since its start
+  rssMeanBytes @15 :UInt64;      # mean resident memory of all processors, since the worker's start
   rssPeakBytes @16 :UInt64;
   functions @17 :List(FunctionUse);  # functions used since the previous heartbeat
-  memoryPercent @18 :Float64;    # memory in use of its container or machine; 0: unknown
-  cpuGrantedPercent @19 :Float64;  # CPU time granted by container quota and hypervisor; 0: unknown
-  diskFreeBytes @20 :UInt64;     # free space on the disk of temporary files
+  memoryPercent @18 :Float64;    # memory used in its container or machine; 0: unknown
+  cpuGrantedPercent @19 :Float64;  # CPU time allowed by container quota and hypervisor; 0: unknown
+  diskFreeBytes @20 :UInt64;     # free space on the disk for temporary files
   diskBytes @21 :UInt64;         # 0: unknown
 }
 
@@ -600,7 +600,7 @@ struct Heartbeat {
   # Heartbeat of any other peer.
   # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
-  sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
+  sentAt @0 :Float64;            # returned in HeartbeatEcho; a reading of the sender's clock
   latencySeconds @1 :Float64;    # round trip of the previous heartbeat; 0: unknown
 }
 
@@ -613,8 +613,8 @@ struct HeartbeatEcho {
 }
 
 struct Drain {
-  # From the scheduler: start no new tasks, return unstarted ones, exit when idle. From a worker: a signal or notice
-  # asked it to exit. The scheduler answers with a Drain, its last message.
+  # From the scheduler: start no new tasks, return unstarted tasks, and exit when idle. From a worker: a signal or
+  # notice told it to exit. The scheduler answers with a Drain, its last message.
   # worker -> scheduler.
   # scheduler -> worker.
   text @0 :Text;                 # reason, display text
@@ -626,7 +626,7 @@ struct Relay {
   # scheduler -> worker.
   client @0 :Data;               # the nested client; 8 bytes
   body @1 :Data;                 # a Body, framed as usual
-  task @2 :Data;                 # the task in the client's process, if a worker sends this, or empty; 16 bytes, or empty
+  task @2 :Data;                 # from a worker: the task in the client's process, or empty; 16 bytes, or empty
 }
 
 struct RelayClosed {
@@ -649,19 +649,19 @@ struct ShutdownReply {
 }
 
 struct Shutdown {
-  # The cluster shuts down: stop all running work, and exit.
+  # The cluster is shutting down: stop all running work, and exit.
   # scheduler -> worker, manager.
   text @0 :Text;                 # reason, display text
 }
 
 enum UnitState {
-  # State of a unit as reported by its manager.
+  # State of a unit, as reported by its manager.
   pending @0;
   running @1;
   stopping @2;
   failed @3;
   stopped @4;
-  waiting @5;                    # in a shared queue, for an unknown time
+  waiting @5;                    # waiting in a shared queue, for an unknown time
 }
 
 struct UnitStatus {
@@ -675,11 +675,11 @@ struct UnitStatus {
 }
 
 struct ManagerStatus {
-  # Units of a manager, sent after every poll of its backend. Also its heartbeat.
+  # Units of a manager, sent after every poll of its backend. Also the manager's heartbeat.
   # manager -> scheduler.
-  sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
+  sentAt @0 :Float64;            # returned in HeartbeatEcho; a reading of the sender's clock
   units @1 :List(UnitStatus);
-  degradedReason @2 :Text;       # why the manager cannot start units, display text, or empty
+  degradedReason @2 :Text;       # display text: why the manager cannot start units, or empty
 }
 
 struct Desired {
@@ -688,13 +688,13 @@ struct Desired {
   drained @1 :List(UnitId);      # ids of units without work, which may be stopped
   reason @2 :Text;               # display text
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
-  draining @4 :UInt32;           # additional units that get no new tasks but still run some
+  draining @4 :UInt32;           # number of additional units that get no new tasks but still run some
   left @5 :List(UnitId);         # ids of units whose worker has disconnected since the last Desired
-  together @6 :UInt32;           # number of new units for one gang, which a batch system can start as one job
+  together @6 :UInt32;           # number of new units for one gang; a batch system can start them as one job
 }
 
 struct ForgetObjects {
-  # Releases objects, which the storage may drop.
+  # Releases objects, so that the storage may drop them.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
@@ -708,16 +708,16 @@ struct ForgetOwner {
 }
 
 struct Notice {
-  # Advice for a client's user, sent once.
+  # Advice for the user of a client, sent once.
   # scheduler -> client, admin.
   text @0 :Text;                 # display text
 }
 
 struct PackagesDiffer {
-  # Packages of the worker differ from the client's, or are missing.
+  # Packages on the worker differ from the client's, or are missing.
   # worker -> scheduler.
   task @0 :Data;                 # 16 bytes
-  function @1 :Text;             # display text: its name
+  function @1 :Text;             # display text: the worker's name
   text @2 :Text;                 # display text: the packages, with both versions
 }
 
@@ -738,12 +738,12 @@ struct ObjectsRestored {
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
   lost @1 :Data;                 # column of ids
-  text @2 :Text;                 # why the objects are lost, display text
+  text @2 :Text;                 # display text: why the objects are lost
 }
 
 struct Redeliver {
-  # Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended. The
-  # scheduler sends available results in portions, each once the client has acknowledged the last.
+  # Asks for the results of tasks in a durable session. Each is sent in a Finished once the task has ended. The
+  # scheduler sends available results in portions, and waits for the client to acknowledge each.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -758,8 +758,8 @@ struct SessionRow {
   unfinished @5 :UInt64;
   ended @6 :UInt64;
   failed @7 :UInt64;
-  sizeBytes @8 :UInt64;          # arguments and results in the scheduler
-  idleSeconds @9 :Float64;       # time since its last use, or since its last task ended
+  sizeBytes @8 :UInt64;          # size of the arguments and results in the scheduler
+  idleSeconds @9 :Float64;       # time since the last use, or since the last task ended
 }
 
 struct ListSessions {
@@ -776,8 +776,8 @@ struct SessionsListed {
 }
 
 struct WorkerReport {
-  # All attempts of a worker: its first message in every session except its first. Followed by the Done messages of
-  # ended attempts.
+  # All attempts on a worker: the first message in each of its sessions after the first. Done messages of ended
+  # attempts follow.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -790,17 +790,17 @@ struct WorkerReport {
 struct ReleaseResults {
   # Releases results that the worker retains for a restarted scheduler.
   # scheduler -> worker.
-  numbers @0 :List(UInt64);      # numbers of Done messages, counted from 1 in each session by both sides
+  numbers @0 :List(UInt64);      # numbers of Done messages; both sides count from 1 in each session
 }
 
 struct UseStore {
-  # From now on, the worker's tasks use this store for results and inputs.
+  # The store that the worker's tasks use for results and inputs from now on.
   # worker -> scheduler.
   store @0 :Data;                # the store of its host; empty: the object storage; 8 bytes, or empty
 }
 
 struct PersistResults {
-  # Names the client's stored results that need a copy in the object storage.
+  # Names stored results of the client that need a copy in the object storage.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -811,11 +811,11 @@ struct CallReport {
   verb @1 :Text;                 # the method of the client: map, get, 
   name @2 :Text;                 # name of the function or graph
   items @3 :UInt64;              # total number
-  hasChunks @4 :Bool;            # its tasks are chunks, and the following columns count items
+  hasChunks @4 :Bool;            # whether the tasks are chunks, and the following columns count items
   sent @5 :UInt64;               # submitted items
   ended @6 :UInt64;              # ended items, including failed ones
   failed @7 :UInt64;
-  isOver @8 :Bool;               # no more tasks will be submitted
+  isOver @8 :Bool;               # whether all tasks have been submitted
 }
 
 struct CallsReported {
@@ -825,14 +825,14 @@ struct CallsReported {
 }
 
 struct TasksProfiled {
-  # Profile of a task, or of several short tasks of one function, since the last such message.
+  # Profile of a task, or of several short tasks with one function, since the last such message.
   # worker -> scheduler.
   task @0 :Data;                 # the most recent task; 16 bytes
   document @1 :Data;             # UTF-8 JSON: function name, whether it covers only this task, and a profile
 }
 
 struct LogLine {
-  # A record of a worker's own log.
+  # A record from a worker's own log.
   unixSeconds @0 :Float64;       # time on the worker's wall clock; a reading of the sender's clock
   level @1 :Text;                # name of the level, such as WARNING
   logger @2 :Text;
@@ -841,14 +841,14 @@ struct LogLine {
 }
 
 struct WorkerLogged {
-  # Records of the worker's own log since the last such message, at level `WARNING` or above.
+  # Records from the worker's own log since the last such message, at level `WARNING` or above.
   # worker -> scheduler.
   lines @0 :List(LogLine);
-  dropped @1 :UInt32;            # records omitted since the last such message, beyond the limit
+  dropped @1 :UInt32;            # number of records beyond the limit, omitted since the last such message
 }
 
 struct RestartWorkers {
-  # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
+  # Asks to stop workers, for their managers to replace. Answered by WorkersRestarted.
   # client, admin -> scheduler.
   workers @0 :List(PeerName);    # empty: all workers
   graceful @1 :Bool;             # running tasks finish first
@@ -858,7 +858,7 @@ struct RestartWorkers {
 struct WorkersRestarted {
   # scheduler -> client, admin.
   workers @0 :List(PeerName);    # workers that will exit
-  refused @1 :Text;              # reason of a rejection, display text; empty if accepted
+  refused @1 :Text;              # display text: reason of a rejection; empty if accepted
   number @2 :UInt64;
 }
 
@@ -867,7 +867,7 @@ struct HostAddress {
 }
 
 struct JoinGang {
-  # Reports that a gang's member is ready to start. Answered by GangFormed when all members are.
+  # Reports that a member of a gang is ready to start. Answered by GangFormed when all members are ready.
   # client, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
   host @1 :Text;                 # address of the member's host
@@ -892,7 +892,7 @@ struct Unanswered {
 }
 
 struct ReadTable {
-  # Asks for the newest rows of a table in Welcome.tables. Answered by TableRead.
+  # Asks for the newest rows of a table listed in Welcome.tables. Answered by TableRead.
   # client, monitor, admin -> scheduler.
   table @0 :Text;
   search @1 :Text;               # text that matching rows contain; empty: all rows

@@ -1,9 +1,9 @@
 """Exactly-once, in-order delivery over unreliable connections: the state machine of one peer's session. Pure.
 
-A session numbers its messages and counts received ones. Sequenced messages are kept until acknowledged, and resent
-after a break. Duplicates are dropped, and gaps are detected. Unsequenced messages (heartbeats, handshake) are sent at
-most once. Invariants: kept messages have consecutive numbers, with messages in flight on the current connection before
-waiting ones; `received` grows by one only; an acknowledgement never exceeds the last number sent.
+A session numbers the messages that it sends and counts the ones that it receives. Sequenced messages are kept until
+acknowledged, and resent after a break. Duplicates are dropped, and gaps are detected. Unsequenced messages (heartbeats,
+handshake) are sent at most once. Invariants: kept messages have consecutive numbers; those in flight on the current
+connection precede those waiting; `received` only grows by one; an acknowledgement never exceeds the last number sent.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MAX_ATTACHMENTS = 1024
 MAX_DESCRIPTORS = 16
 """Maximum file descriptors per message. The kernel's limit is 253."""
 MAX_LOOSE_MESSAGES = 64
-"""Maximum unsequenced messages waiting for one connection. The oldest is dropped beyond this."""
+"""Maximum unsequenced messages waiting for one connection. Beyond this, the oldest is dropped."""
 ACKNOWLEDGE_MESSAGES = 64
 ACKNOWLEDGE_BYTES = 1024 * 1024
 ACKNOWLEDGE_SECONDS = 0.05
-"""An acknowledgement is due after this many messages or bytes, or this long after the first of them."""
+"""An acknowledgement is due after this many unacknowledged messages or bytes, or this long after the first of them."""
 ACKNOWLEDGE_BODY = encode(Acknowledge())
 ENVELOPE_OVERHEAD_BYTES = 256
-"""Assumed overhead of an envelope in the outbox, so that empty messages are not free."""
+"""Assumed overhead of an envelope in the outbox, so that empty messages also count."""
 
 _HEADER = struct.Struct("<II16sQQ")
 
@@ -54,7 +54,7 @@ class OutboxFullError(LimitError):
 
 
 class UnreadableError(ProtocolError):
-    """A message of a session cannot be read or is missing. Close the connection, so that the peer resends it."""
+    """A message is unreadable or missing. Close the connection, so that the peer resends the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Envelope(NamedTuple):
     body: bytes
     attachments: Attachments = ()
     descriptors: Descriptors = ()
-    """Dropped by connections that cannot pass descriptors."""
+    """Dropped on connections that cannot pass file descriptors."""
 
 
 class Header(NamedTuple):
@@ -100,7 +100,7 @@ class Header(NamedTuple):
 
 
 def check_attachments(attachments: Attachments, descriptors: Descriptors = ()) -> None:
-    """Raise LimitError if these exceed the limits of a message, and ValueError for a non-contiguous view."""
+    """Raise LimitError if these exceed the limits for one message, and ValueError for a non-contiguous view."""
     if len(attachments) > MAX_ATTACHMENTS:
         raise LimitError(f"{len(attachments)} attachments are more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}")
     if len(descriptors) > MAX_DESCRIPTORS:
@@ -127,11 +127,10 @@ class _OutboxEntry(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """One side of a session. All times are of one monotonic clock, in seconds.
-
-    received: last sequence number received in order. outbox_bytes: unacknowledged bytes. sent_bytes, received_bytes: of
-    sequenced messages and attachments, before compression. acknowledge_at: time at which an Acknowledge is due unless
-    another envelope acknowledges earlier; inf: none is due.
+    """One side of a session. All times are seconds on one monotonic clock. received: last sequence number received in
+    order. outbox_bytes: unacknowledged bytes. sent_bytes, received_bytes: total size of sequenced messages and
+    attachments, before compression. acknowledge_at: time at which an Acknowledge is due unless another envelope
+    acknowledges earlier; inf: none is due.
     """
 
     id: bytes
@@ -169,7 +168,7 @@ class Session:
             self.post(body)
 
     def keep(self, body: bytes, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
-        """Number a message and keep it. Raises OutboxFullError, and keeps nothing, if the outbox is full."""
+        """Number a message, and keep it until acknowledged. Raises OutboxFullError instead if the outbox is full."""
         size = ENVELOPE_OVERHEAD_BYTES + len(body)
         for attachment in attachments:
             size += attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
@@ -190,7 +189,7 @@ class Session:
         self._loose.append(body)
 
     def take(self, now: float = -math.inf, *, sequenced: bool = True) -> list[Envelope]:
-        """Return all waiting envelopes, unsequenced ones first; sequenced ones are in flight from now on. If none is
+        """Return all waiting envelopes, unsequenced ones first. The sequenced ones are now in flight. If none is
         waiting, returns an Acknowledge that is due by `now`. sequenced: False leaves sequenced messages waiting."""
         pack, session_id, received = _HEADER.pack, self.id, self.received
         envelopes = []
@@ -229,9 +228,9 @@ class Session:
         return message if self.receive(header, size, now) else None
 
     def receive(self, header: bytes, size_bytes: int, now: float) -> bool:
-        """Process a header. Returns False for a duplicate, which the caller drops. Raises UnreadableError if an
-        earlier message is missing. Raises ProtocolError, without changes, for another session or an acknowledgement of
-        an unsent message."""
+        """Process a header. Returns False for a duplicate, which the caller drops. Raises UnreadableError if an earlier
+        message is missing. For another session or an acknowledgement of an unsent message, raises ProtocolError and
+        changes nothing."""
         if len(header) != HEADER_BYTES:
             raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(header)}")
         version, flags, session_id, sequence, acknowledged = _HEADER.unpack(header)
@@ -240,7 +239,7 @@ class Session:
         if session_id != self.id:
             raise ProtocolError(f"an envelope of session {session_id.hex()} in session {self.id.hex()}")
         if acknowledged > self._last:
-            raise ProtocolError(f"message {acknowledged} is acknowledged, but {self._last} was the last one sent")
+            raise ProtocolError(f"message {acknowledged} is acknowledged, but the last message sent is {self._last}")
         in_flight = self._in_flight
         while in_flight and in_flight[0].sequence <= acknowledged:
             self.outbox_bytes -= in_flight.popleft().size_bytes
@@ -275,11 +274,11 @@ class Session:
         self.acknowledge_at = math.inf
 
     def can_resume(self, acknowledged: int) -> bool:
-        """Return True if all messages after this number are still available."""
+        """Return whether all messages after this number are still available."""
         return self._last - self.outbox_messages <= acknowledged <= self._last
 
     def resume(self, acknowledged: int) -> None:
-        """Continue on a new connection, dropping received messages. Raises ProtocolError unless `can_resume`."""
+        """Continue on a new connection. Drops messages that the peer has. Raises ProtocolError unless `can_resume`."""
         if not self.can_resume(acknowledged):
             raise ProtocolError(f"the session cannot continue after message {acknowledged}: {self!r}")
         while self._waiting and self._waiting[0].sequence <= acknowledged:

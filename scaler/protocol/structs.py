@@ -1,5 +1,5 @@
-"""Struct codecs: lay out a declaration as a Cap'n Proto struct, like its compiler. A struct is a *head* (data
-section, then pointers) and the content of its pointers. Writes a single segment, and reads any valid layout."""
+"""Struct codecs: lay out a declaration as a Cap'n Proto struct, as Cap'n Proto's compiler does. A struct is a *head*
+(data section, then pointers) and the content of its pointers. Writes a single segment, and reads any valid layout."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ MAX_INTERNED_BYTES = 1024
 
 
 class StructCodec:
-    """Codec for a message or a part of it, declared as a dataclass or NamedTuple.
+    """Codec for a message or a part of a message, declared as a dataclass or NamedTuple.
 
-    On the wire, scalars precede pointers, each in declaration order, except that payloads follow the other columns and
-    an interned struct is last. A scalar declared after payloads was added later, so the schema numbers it after them.
+    On the wire, scalars precede pointers, each in order of declaration, but payloads follow the other columns and an
+    interned struct is last. A scalar declared after payloads was added later, so its number in the schema is higher
+    than theirs.
     """
 
     def __init__(self, of: type[Any]) -> None:
         hints = of.__annotations__
-        if is_dataclass(of):  # keyword-only fields, which base classes declare, come last
+        if is_dataclass(of):  # keyword-only fields, declared in base classes, are last
             hints = {field.name: field.type for field in sorted(fields(of), key=lambda field: field.kw_only is True)}
         declared = {name: codec_of(hint) for name, hint in hints.items()}
         self.type = of
@@ -51,8 +52,8 @@ class StructCodec:
         self._checked = [(name, codec) for name, codec in self.scalars.items() if codec.to_wire is not f.same]
 
     def write(self, value: Any, out: list[bytes], offset: int) -> tuple[bytes, int]:
-        """Append the content to `out`. Returns the head, and the offset after the content. offset: words from the
-        end of the first pointer to the content."""
+        """Append the content to `out`. Returns the head, and the offset at the end of the content. offset: words from
+        the end of the first pointer to the content."""
         pointers: list[int] = []
         name = ""
         try:
@@ -125,7 +126,7 @@ class StructField(PointerField):
 
 
 class OptionalStruct(PointerField):
-    """One of several structs, or None. Has a pointer for each struct, at most one of which is set."""
+    """One of several structs, or None. Has a pointer for each struct; at most one pointer is set."""
 
     def __init__(self, types: Sequence[type[Any]]) -> None:
         super().__init__()
@@ -142,12 +143,12 @@ class OptionalStruct(PointerField):
     def read(self, frame: Frame, links: Links, count: int) -> Any:
         found = [(field, link) for field, link in zip(self.options.values(), links, strict=False) if link[0]]
         if len(found) > 1:
-            raise ValueError(f"{len(found)} of them are set")
+            raise ValueError(f"{len(found)} pointers are set")
         return found[0][0].read(frame, iter([found[0][1]]), count) if found else None
 
 
 class InternedField(StructField):
-    """An immutable struct that many messages repeat; its bytes are cached in both directions. The struct is last in
+    """An immutable struct that many messages repeat, so its bytes are cached in both directions. The struct is last in
     its message. Its bytes contain no outside pointers, so they are valid at any position."""
 
     def __init__(self, of: type[Any]) -> None:
@@ -225,7 +226,7 @@ class ListField(PointerField):
         if tag & 3 or entries * size > words:
             raise ValueError("a list does not contain the entries that it announces")
         frame.spend_rows(entries * self._rows)
-        if not size:  # empty entries cost as much work as full ones
+        if not size:  # an empty entry costs as much work as any other
             frame.spend(entries * max(1, self.codec.words))
         at += WORD_BYTES
         step = WORD_BYTES * size
@@ -260,10 +261,9 @@ _PLAIN: dict[type[Any], Scalar | PointerField] = {bool: Scalar("Bool"), bytes: f
 
 
 def _data_section(scalars: Mapping[str, Scalar]) -> tuple[str, int, list[str], dict[str, tuple[int, int]]]:
-    """Lay out scalars as Cap'n Proto does: each in the first hole of its size, or in a new word.
-
-    Returns the layout for `struct`, the number of words, the names of the layout's numbers ("" for a byte of booleans),
-    and the number index and bit of each boolean.
+    """Lay out scalars as Cap'n Proto does: each in the first hole of its size, or in a new word. Returns the format for
+    `struct`, the number of words, the name of each number in the format ("" for a byte of booleans), and the number's
+    index and the bit for each boolean.
     """
     holes: dict[int, int] = {}
     words = 0

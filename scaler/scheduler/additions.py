@@ -11,10 +11,10 @@ from scaler.scheduler.core.state import Group
 
 
 class Reader(NamedTuple):
-    """The reader of a status. at: Unix seconds. sees: whether the reader may see objects of a key.
+    """The reader of a status. at: Unix seconds. sees: returns whether the reader may see the objects of a key.
 
-    sees_all: whether the reader may see everything. seconds_today: seconds since local midnight. figures: returns the
-    figures of a peer's connection. running: number of running tasks by group. storage: a
+    sees_all: whether the reader may see everything. seconds_today: seconds since local midnight. figures: returns
+    measurements of a peer's connection. running: number of running tasks by group. storage: a
     `scaler.protocol.monitor_rows.StorageRow`.
     """
 
@@ -30,8 +30,8 @@ class Reader(NamedTuple):
 class Additions(NamedTuple):
     """An extension's additions to the cluster's status.
 
-    head: values by key. tables: JSON of whole tables by name. columns: values by table, row id, and column. totals:
-    counts by name. ranks: importance of workers by id, for tables without room for all.
+    head: values by key. tables: whole tables as JSON, by name. columns: values by table, row id, and column. totals:
+    counts by name. ranks: importance of workers by id, for tables that cannot show all workers.
     """
 
     head: Mapping[str, object] = {}
@@ -42,7 +42,7 @@ class Additions(NamedTuple):
 
 
 def additions_of(parts: Iterable[Any], reader: Reader) -> Additions:
-    """Return the additions of all scheduler parts."""
+    """Return the additions from all scheduler parts."""
     head, tables, totals, ranks = dict[str, object](), dict[str, str](), dict[str, int](), dict[str, int]()
     columns: defaultdict[str, defaultdict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for part in parts:

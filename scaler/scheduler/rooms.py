@@ -1,4 +1,4 @@
-"""Creates the parts of extensions in a scheduler's process. An extension whose hook raises is disabled."""
+"""Creates the parts of extensions in a scheduler's process. An exception in a hook disables its extension."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_TEXT = 500
 def answer_table(
     tables: Mapping[str, tuple[FoundTable, Any]], question: ReadTable, client: ClientRecord, state: ClusterState
 ) -> Reply:
-    """Answer with rows of an extension. tables: each with its guarded part, by name."""
+    """Answer with rows from an extension. tables: by name, each table with its guarded part."""
     if question.table not in tables:
         return Unanswered(f"this scheduler has no table {question.table[:100]!r}")
     table, part = tables[question.table]
@@ -41,10 +41,8 @@ def answer_table(
 
 
 class Surroundings(NamedTuple):
-    """Access of a performer to the scheduler's process.
-
-    tell: passes a document (plain values, as in JSON) to the scheduler part of its extension, as a `Told`; only on the
-    loop. state_directory: None if not set.
+    """A performer's access to the scheduler's process. tell: passes a document (plain values, as in JSON) to the
+    scheduler part of its extension, as a `Told`; call it only on the loop. state_directory: None if not set.
     """
 
     loop: AbstractEventLoop
@@ -72,8 +70,8 @@ def switched_off(name: str, hook: str, error: Exception) -> Incident:
 
 
 def guard(name: str, part: Any, failed: list[Incident]) -> Any:
-    """Make the first exception in any hook disable a part, and add it to `failed`. Returns the part. `on_changes` runs
-    for every batch, so it is not wrapped: `Rooms` calls `switch_off` with its exception."""
+    """Wrap the hooks of a part, so that the first exception disables the part and adds an incident to `failed`. Returns
+    the part. `on_changes` runs for every batch and is not wrapped: `Rooms` calls `switch_off` with its exception."""
     own: list[Incident] = []
 
     def switch_off(hook: str, error: Exception) -> None:
@@ -126,19 +124,19 @@ def make_rooms(config: SchedulerConfig) -> Rooms:
 
 
 def _first(kind: str, changes: tuple[str, ...], *args: Any) -> Any:
-    """Return the part of this kind of the first extension that has one, or None. changes: see `extensions`."""
+    """Return the first extension's part of this kind, or None. changes: see `extensions`."""
     return next((part(getattr(each, kind))(*args) for each in extensions(changes) if getattr(each, kind)), None)
 
 
 def make_keeper(frame: Any) -> Any:
-    """Return the object that delays a scheduler's commands until its journal has their changes, or None. The last
-    extension with one builds on those before."""
+    """Return the object that delays a scheduler's commands until their changes are journaled, or None. The last
+    extension that has one supplies it."""
     keepers = [each.keeper for each in extensions(frame.config.extensions) if each.keeper]
     return part(keepers[-1])(frame) if keepers and frame.config.state_directory else None
 
 
 def make_policy(config: SchedulerConfig, step: Callable[[Sequence[Input]], None]) -> Any:
-    """Return the object that asks a scaling policy, or None."""
+    """Return the object that queries the scaling policy, or None."""
     return _first("policy", config.extensions, config, step)
 
 
@@ -156,7 +154,7 @@ class Performers:
     """Performers of all extensions. The first exception disables a performer."""
 
     def __init__(self, observe: Callable[[Sequence[Observed]], None], publish: Callable[[Incident], None]) -> None:
-        """observe: receives the performers' documents for their extensions. publish: receives incidents."""
+        """observe: called with the performers' documents for their extensions. publish: called with incidents."""
         self._observe = observe
         self._publish = publish
         self.by_extension: dict[str, Any] = {}
@@ -180,7 +178,7 @@ class Performers:
                 self._failed(extension, "perform", error)
 
     def answer(self, asked: Perform, send: Callable[[Reply], None]) -> None:
-        """Answer a question, now or later."""
+        """Answer a question, immediately or later."""
         try:
             if asked.extension in self.by_extension:
                 self.by_extension[asked.extension].answer(asked.work, send)

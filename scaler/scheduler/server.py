@@ -1,7 +1,6 @@
-"""The frame of the scheduler's process: receives events, steps the core once, performs its commands, and flushes once.
-
-The parts below are loaded by name if the settings need them, and called with the frame or the settings. They are called
-on the scheduler's event loop, and must not block.
+"""The frame of the scheduler's process. For each batch of events, it steps the core once, performs its commands, and
+flushes once. The parts below are loaded by name if the settings need them, and called with the frame or the settings.
+They run on the scheduler's event loop, and must not block.
 """
 
 from __future__ import annotations
@@ -64,13 +63,13 @@ from scaler.texts import escaped
 
 EMBEDDED_STORAGE = "scaler.object_storage.server:embed"
 MONITORS = "scaler.monitor.reports.port:Monitors"
-ALONE = "this scheduler has no journal that another one could follow: set state_directory"
+ALONE = "this scheduler has no journal for another scheduler to follow: set state_directory"
 LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
-"""Minimum heartbeats per lease. Also applies to workers and managers, which have their own report interval."""
+"""Minimum heartbeats per lease. Also applies to workers and managers, although they set their own report interval."""
 ID_BYTES = 128
-"""Approximate memory per id in a recorded message, with its row."""
+"""Approximate bytes per id in a recorded message, including its row."""
 _INCIDENTS = {
     "joined": (logging.INFO, "%s joined%s"),
     "left": (logging.INFO, "%s left: %s"),
@@ -88,7 +87,7 @@ _log = logging.getLogger(__name__)
 
 
 class SchedulerServer:
-    """A scheduler on the running loop. Its public attributes and methods are for its parts."""
+    """A scheduler on the running loop. Its parts use its public attributes and methods."""
 
     def __init__(self, config: SchedulerConfig, stop: asyncio.Event) -> None:
         self.config = config
@@ -103,7 +102,7 @@ class SchedulerServer:
         )
         """Admits other schedulers."""
         self.guests: dict[bytes, Callable[[ListenerEvent], object]] = {}
-        """Functions that receive all events of peers that the core does not know."""
+        """For peers unknown to the core: functions that receive all their events."""
         self._policy = make_policy(config, self.step)
         self._kept = make_keeper(self)
         self.rooms = make_rooms(config)
@@ -115,7 +114,7 @@ class SchedulerServer:
         self.performers = Performers(self.observe, lambda incident: self._publish([incident]))
         self._dropped = RateLimitedLog(_log, logging.WARNING, self.loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # uvloop's handles lose their time once it has passed
+        self._timer_at = 0.0  # a uvloop handle has no time after it has run
         self._parts: list[Any] = []
         address = config.object_storage_address
         if not address:
@@ -180,7 +179,7 @@ class SchedulerServer:
         return listener
 
     def journal(self) -> tuple[int, str]:
-        """Return the journal's bytes, and why the disk accepts no new tasks, or an empty text."""
+        """Return the size of the journal in bytes, and why new tasks cannot be written to it (or an empty string)."""
         if self._kept is None:
             return 0, ""
         return self._kept.journal.size_bytes, self.state.rooms.durability.failure or self._kept.complaint
@@ -274,7 +273,7 @@ class SchedulerServer:
         else:
             self._kept.add(inputs, commands)
         at = self._core.next_step_at(done_at)
-        if self._timer is None or self._timer_at > at:  # an earlier timer stays
+        if self._timer is None or self._timer_at > at:  # an earlier timer remains
             if self._timer is not None:
                 self._timer.cancel()
             self._timer, self._timer_at = self.loop.call_at(at, self._tick), at
@@ -328,12 +327,12 @@ class SchedulerServer:
                 _log.info("%s", escaped(text), extra=about(manager=manager_id))
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Report events that the core cannot see to extensions."""
+        """Report events outside the core to extensions."""
         if any(type(each) in self.rooms.changes.taken for each in observed):
             self.step([ShellObserved([*observed])])
 
     def _look(self) -> None:
-        """Follow the wall clock and the keys, now and every `LOOK_SECONDS`."""
+        """Check the wall clock and the keys for changes, now and every `LOOK_SECONDS`."""
         if changed := self.vitals.read_clock():
             self.step(changed)
         self.observe(self.vitals.read_keys(self.access.keys))
@@ -348,7 +347,7 @@ class SchedulerServer:
 
 
 def unwrapped(worker: bytes, relay: m.Relay) -> Relayed:
-    """Decode a message of a client inside a task, which its worker relays."""
+    """Decode a relayed message from a client inside a task."""
     try:
         return Relayed(worker, relay.client, relay.task, decode(relay.body))
     except ProtocolError as error:

@@ -28,11 +28,11 @@ class StorageLink:
         loop: AbstractEventLoop,
         epoch: int = 0,
     ) -> None:
-        """public_address: at which other hosts reach the storage. epoch: the scheduler's."""
+        """public_address: address of the storage for other hosts. epoch: the scheduler's epoch."""
         self.address = address
         self.public_address = public_address
         self.on_figures: Callable[[StorageStatus, float], None] = lambda _figures, _seconds: None
-        """Called with new figures, and the duration of their round trip in seconds."""
+        """Called with new figures and the round trip of the request in seconds."""
         self.on_refused: Callable[[Refused], None] = lambda _refused: None
         self._step = step
         self._loop = loop
@@ -44,7 +44,7 @@ class StorageLink:
         self._connector.send(message)
 
     def ask(self) -> None:
-        """Ask for figures, unless an answer is pending."""
+        """Request figures, unless a reply is pending."""
         if self._connector.connected and not self._is_asked:
             self._is_asked, self._asked_at = True, self._loop.time()
             self._connector.send(StatStorage(0))

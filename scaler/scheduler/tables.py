@@ -1,4 +1,4 @@
-"""Tables as JSON, limited to the first rows that fit into a given size. Pure."""
+"""Tables as JSON, truncated to the first rows that fit in a given size. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ANSWER_BYTES = 768 * 1024
 
 
 def table(columns: Sequence[object], rows: Iterable[Sequence[object]], size_bytes: int) -> str:
-    """Return a table as JSON, with the first rows that fit in this size."""
+    """Return a table as JSON, truncated to the first rows that fit in this size."""
     return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(fitting(rows, size_bytes))}]}}'
 
 
 def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
-    """Return the first documents that fit in a list of this size, as JSON."""
+    """Return the first documents, as JSON, that fit in a list of this size."""
     texts: list[str] = []
     for document in documents:
         text = json.dumps(document)

@@ -19,14 +19,14 @@ from scaler.scheduler.core.commands import ClockRead, Input
 from scaler.security.keys import Entry
 
 YOUNG_OBJECTS = 10_000
-"""New objects per collection of the youngest generation, which takes about 2 ms."""
+"""New objects that trigger a collection of the youngest generation, which takes about 2 ms."""
 YOUNG_COLLECTIONS = 10
-"""Young collections per collection of the middle generation, which takes about 20 ms."""
+"""Young collections that trigger a collection of the middle generation, which takes about 20 ms."""
 NEVER = 1_000_000_000
 FULL_COLLECTION_SECONDS = 30.0
-"""Seconds between full collections, while these are cheap."""
+"""Seconds between full collections, while few tasks are live."""
 MAX_LIVING_TASKS = 50_000
-"""Live tasks above which a full collection would take longer than a step may."""
+"""Number of live tasks above which a full collection would delay a step too long."""
 COUNTS_REFERENCES = platform.python_implementation() != "PyPy"
 """PyPy collects incrementally instead."""
 
@@ -43,7 +43,7 @@ def configure_collector() -> None:
 def collect_when_small(living_tasks: int) -> None:
     """Collect all garbage, unless live tasks would make that slow.
 
-    Also returns memory to the system: freed payloads are fragmented, and the C library would keep their memory forever.
+    Also returns memory to the system. Freed payloads leave fragments that the C library would otherwise keep.
     """
     if COUNTS_REFERENCES and living_tasks <= MAX_LIVING_TASKS:
         gc.collect()
@@ -53,9 +53,9 @@ def collect_when_small(living_tasks: int) -> None:
 async def collect_garbage(living_tasks: Callable[[], int]) -> None:
     """Collect cyclic garbage periodically, instead of whenever many tasks arrive.
 
-    Reference counts free tasks, groups, and messages. Cycles remain only from departed peers and errors, a few
-    kilobytes each. By default, Python would visit all live tasks each time their number grows by a quarter: with a
-    million queued tasks, the loop would stop for most of a second.
+    Reference counting frees tasks, groups, and messages. Only departed peers and errors leave cycles, of a few
+    kilobytes each. By default, Python would visit all live tasks each time their number grows by a quarter. With a
+    million queued tasks, that blocks the loop for most of a second.
     """
     configure_collector()
     while True:
@@ -68,7 +68,7 @@ CLOCK_TOLERANCE_SECONDS = 1e-4
 
 
 class Vitals:
-    """incarnation: identifies this start of the scheduler. sent, received: numbers of messages by type.
+    """incarnation: identifies this run of the scheduler. sent, received: numbers of messages by type.
 
     longest_step_seconds, longest_lag_seconds: since the last report to monitors.
     """
@@ -107,7 +107,7 @@ class Vitals:
         return [ClockRead(zero)]
 
     def read_keys(self, keys: ServerKeys | None) -> list[Observed]:
-        """Return the admitted keys, if they have changed."""
+        """Return the accepted keys, if they have changed."""
         if keys is None or (entries := keys.entries()) == self._keys:
             return []
         self._keys = dict(entries)

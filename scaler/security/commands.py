@@ -1,4 +1,4 @@
-"""`scaler keys`: creates a cluster's keys, and adds and revokes peers' keys. Prints no secrets."""
+"""`scaler keys`: creates a cluster's keys, and adds and revokes the keys of peers. Prints no secrets."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ STDOUT = "-"
 KEY_VERBS: Mapping[str, str] = {
     "init": "Create the keys of a cluster in a private directory for its servers.",
     "add": "Add a key and write the credential file for a user or machine.",
-    "share": "Change the share of the slots for a key or a group of keys; takes effect within two seconds.",
-    "revoke": "Revoke a key; its connections end within two seconds.",
+    "share": "Change the share of slots for a key or a group of keys. Takes effect within two seconds.",
+    "revoke": "Revoke a key. Its connections end within two seconds.",
     "list": "List all keys.",
-    "show": "Show the keys with a name. The output contains no secrets.",
+    "show": "Show all keys, or one key. Prints no secrets.",
 }
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
@@ -66,10 +66,10 @@ def keys(program: str, arguments: Sequence[str], environment: Mapping[str, str])
         text = "credential file to create [default: NAME.credentials]; - writes to stdout"
         parser.add_argument("-o", "--output", metavar="FILE", default="", help=text)
     if verb in ("add", "share"):
-        text = "share of the slots relative to other keys, or within the group [default: 1]"
+        text = "share of slots relative to other keys, or to the keys in its group [default: 1]"
         parser.add_argument("--weight", metavar="NUMBER", help=text)
-        parser.add_argument("--max-slots", metavar="COUNT", help="maximum slots at once; 0 removes the limit")
-        parser.add_argument("--group", metavar="NAME", help="group whose keys share slots as if they were one key")
+        parser.add_argument("--max-slots", metavar="COUNT", help="maximum slots to use at once; 0: no limit")
+        parser.add_argument("--group", metavar="NAME", help="group of keys that share slots like a single key")
     flags: dict[str, Any] = parse_flags(parser, arguments[1:])
     share, name = _share_of({each: flags.pop(each, None) for each in Share._fields}), flags.get("name", "")
     path = local_path(flags["directory"]) if "directory" in flags else default_directory(environment)
@@ -168,7 +168,7 @@ def _show(directory: KeysDirectory, name: str) -> int:
         rows.append((entry.name, entry.role, share, shown(entry.added), expires, _state(entry)))
     if entries:
         _say(aligned(rows))
-    sys.stderr.writelines(f"scaler keys list: grants no access: {problem}\n" for problem in problems)
+    sys.stderr.writelines(f"scaler keys list: this entry grants no access: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""A peer's credential: its own keys and the servers' public keys, in one private file."""
+"""A peer's credential: its own keys and the servers' public keys, in a private file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOCKS_DIFFER_BY = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A peer's keys for the servers of a cluster, with their public keys. role: one of PEER_ROLES."""
+    """A peer's keys for the servers of a cluster, and the servers' public keys. role: one of PEER_ROLES."""
 
     name: Name
     role: Role
@@ -38,7 +38,7 @@ class Credential:
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
-        """Return why a server refuses this credential now. Uncertain near expiry, because clocks differ."""
+        """Return why a server refuses this credential now. Not certain near expiry, because clocks differ."""
         if self.expires is None or self.expires > now + _CLOCKS_DIFFER_BY:
             return "was revoked"
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
@@ -50,12 +50,12 @@ class Credential:
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
-        """Parse the result of `to_text`. where: source for errors. Raises ConfigError."""
+        """Parse the result of `to_text`. where: source, named in errors. Raises ConfigError."""
         return cls(**parse(text, where, cls.__annotations__))
 
 
 def load_credential(path: str | Path) -> Credential:
-    """Read the credential from a file or pipe. Raises ConfigError, including when other users can read it."""
+    """Read the credential from a file or pipe. Raises ConfigError, also if other users can read the file."""
     if (path := local_path(path)).is_dir():
         raise ConfigError(f"{path} is a directory: give a credential file, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

@@ -70,12 +70,12 @@ class KeysDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open an existing directory. Raises ConfigError, including when other users can open it."""
+        """Open an existing directory. Raises ConfigError, also if other users can open it."""
         path = local_path(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a keys directory (usually ~/.config/scaler/keys)")
         try:
-            (path / _SERVERS_FILE).lstat()  # before any advice about modes, which applies only to keys directories
+            (path / _SERVERS_FILE).lstat()  # before modes are checked, whose advice applies only to keys directories
             for each in (path, path / _PEERS_FILE):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
@@ -88,14 +88,14 @@ class KeysDirectory:
         return cls(path, values["cluster"], *pairs)
 
     def add(self, name: str, role: str, expires: datetime | None = None, share: Share = NO_SHARE) -> Credential:
-        """Admit a new key; return its credential, the only copy of its secrets. Raises UsageError for a taken name."""
+        """Add a key. Returns its credential, the only copy of its secrets. Raises UsageError if the name is taken."""
         credential = self._new_credential(name, role, expires)
         self._admit(credential, share)
         return credential
 
     def share(self, name: str, changes: Mapping[str, Any]) -> PeerEntry:
-        """Change the share of a key, or of a group that a key names. changes: fields of `Share`; None: the default.
-        Returns the entry. Raises UsageError if there is neither."""
+        """Change the share of a key, or of a group that some key belongs to. changes: fields of `Share`; None: the
+        default. Returns the entry. Raises UsageError if there is no such key or group."""
         with self._changing() as listed:
             entries = [entry for entry in listed if isinstance(entry, PeerEntry) and not entry.revoked]
             found = next((entry for entry in entries if entry.name == name), None)
@@ -115,7 +115,7 @@ class KeysDirectory:
 
     def credential(self, name: str, role: str) -> Credential:
         """Return the credential of the component with this name, creating it on the first call. Raises UsageError if
-        the name belongs to a key that was added for another host, and ConfigError if the component has another role."""
+        the name belongs to a key added for another host, and ConfigError if the component has another role."""
         new = self._new_credential(name, role, None)
         path = self.path / "credentials" / f"{name}.credentials"
         if not path.exists():
@@ -144,7 +144,7 @@ class KeysDirectory:
                     listed[index] = replace(entry, revoked=now)
 
     def listed(self) -> list[documents.PeerEntry | documents.BrokenEntry]:
-        """Return all peers' keys, in the order they were added. Raises ConfigError for an unreadable file."""
+        """Return all peers' keys, in the order of addition. Raises ConfigError for an unreadable file."""
         text = read_private(self.peers, MAX_LIST_BYTES)
         if len(text) > MAX_LIST_BYTES:
             raise ConfigError(f"{self.peers} is larger than MAX_LIST_BYTES = {MAX_LIST_BYTES}")
@@ -156,7 +156,7 @@ class KeysDirectory:
         with (self.path / _SERVERS_FILE).open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:  # users change keys by hand, so concurrent changes are rare
+            except OSError as error:  # keys are changed by hand, so concurrent changes are rare
                 if error.errno not in UNSUPPORTED:
                     raise
             listed = self.listed()
@@ -215,7 +215,7 @@ _now = partial(datetime.now, UTC)
 
 
 class AllowList:
-    """The admitted public keys of a directory. Logs each problem with a line only once."""
+    """The admitted public keys in a directory. Logs each problem with a line only once."""
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory
@@ -236,13 +236,13 @@ class AllowList:
         return self._entries
 
     def refresh(self) -> None:
-        """Apply added, revoked, expired, and removed keys. Costs one `stat` if nothing changed."""
+        """Apply added, revoked, expired, and removed keys. If nothing changed, costs one `stat`."""
         now, state = self._now(), _state_of(self._directory.peers)
         if state != self._state:
             self._state, self._unreadable = state, ""
             try:
                 self._listed = self._directory.listed() if state else ()
-            except ConfigError as error:  # may be temporary without a file change, for example if no descriptor is free
+            except ConfigError as error:  # may end without a change to the file, for example if no descriptor is free
                 self._state, self._unreadable = None, f"{error}: the keys are unchanged"
         elif self._next_expiry is None or now < self._next_expiry:
             return
@@ -264,13 +264,13 @@ class AllowList:
         self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
         for problem, entry in sorted(
             read, key=lambda each: not each[0]
-        ):  # if entries have equal keys, a refused one wins. A space occurs in no public key.
+        ):  # if entries have equal keys, a refused entry wins. Public keys contain no spaces.
             known = entry.public or f"{documents.GROUP} {entry.name}"
             rows = {known: Entry(entry.name, entry.role, problem, entry.share)}
             if entry.units:
                 rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)
             if reserved in rows or rows.keys() & found.keys():
-                problems.append(f"key {entry.name} is ignored: it is a server's key, or a duplicate")
+                problems.append(f"ignored key {entry.name}: it is a server's key, or a duplicate")
             else:
                 found |= rows
         return found

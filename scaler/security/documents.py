@@ -1,4 +1,4 @@
-"""Text formats of credentials and server keys (TOML), and of peers' keys (JSON lines). Pure. Errors show no values."""
+"""Text formats of credentials and server keys (TOML), and of peers' keys (JSON lines). Pure. Errors omit values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scaler.security.keys import Share
 
 PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
 GROUP = "group"
-"""Role of an entry that is not a key, but the share of a group of keys."""
+"""Role of an entry that describes the share of a group of keys instead of a key."""
 MAX_SLOTS = 1_000_000
 MAX_WEIGHT = 1_000.0
 MAX_NAME_CHARACTERS = 60
 MAX_CHARACTERS = 64 * 1024
 SERVERS = ("scheduler", "object_storage")
-RESERVED_NAMES = ("local", "anyone", *SERVERS)  # identities that no peer's key may have
-UNITS = ".units"  # Suffix of the key name of a manager's units. Peer names contain no dot.
+RESERVED_NAMES = ("local", "anyone", *SERVERS)  # identities that a peer's key must not have
+UNITS = ".units"  # Suffix in the name of the key for a manager's units. Peer names contain no dot.
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 # 32 bytes in z85, as used by ZeroMQ.
@@ -35,7 +35,7 @@ Key: TypeAlias = str
 Time: TypeAlias = datetime
 Weight: TypeAlias = float
 Slots: TypeAlias = int
-"""Value types for annotations of a document's class; optional ones end with | None."""
+"""Value types, by annotation in a document's class. Optional types end with | None."""
 _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
     "Name": (str, lambda text: is_name(text.removesuffix(UNITS)), NAME_RULE),
     "Role": (str, (*PEER_ROLES, GROUP).__contains__, f"one of {', '.join(PEER_ROLES)}"),
@@ -52,16 +52,16 @@ _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
 
 
 def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return values by key, None if missing. where: source for errors. Raises ConfigError, even for unknown keys."""
+    """Return values by key (None: missing). where: named in errors. Raises ConfigError, also for unknown keys."""
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
-    except (ValueError, RecursionError):  # raised by the parser, or for numbers too long for Python
-        values = {}  # the error may quote the text
+    except (ValueError, RecursionError):  # from the parser, or for a number too long for Python
+        values = {}  # the error may quote secrets from the text
     return check(values, where, kinds)
 
 
 def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Validate values as `parse` does. A time may be a string."""
+    """Validate values like `parse`. A time may be a string."""
     if not values or not isinstance(values, dict):
         raise ConfigError(f"{where} is not a Scaler credential or key: `scaler keys add` writes one")
     if other := sorted(values.keys() - kinds):
@@ -91,7 +91,7 @@ def lines(values: Mapping[str, str | datetime | float | None]) -> str:
 
 
 def complaint(name: str, value: Any) -> str:
-    """Return what a field of `PeerEntry` must be, or an empty string if this value is valid."""
+    """Return the rule that a field of `PeerEntry` violates with this value, or an empty string."""
     expected, is_right, rule = _KINDS[PeerEntry.__annotations__[name].removesuffix(" | None")]
     return "" if isinstance(value, expected) and is_right(value) else rule
 
@@ -110,7 +110,7 @@ def time_text(time: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEntry:
-    """One key of a peer, without secrets, or the share of a group. units: public key of a manager's units."""
+    """One key of a peer, without secrets, or the share of a group. units: public key for a manager's units."""
 
     name: Name
     role: Role
@@ -146,7 +146,7 @@ class BrokenEntry(NamedTuple):
 
 
 def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
-    """Parse a `PeerEntry.line`. where: source for errors."""
+    """Parse a `PeerEntry.line`. where: source, named in errors."""
     try:
         try:
             values = json.loads(line)
@@ -156,9 +156,9 @@ def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
         if not is_name(entry.name) or entry.name in RESERVED_NAMES:
             raise ConfigError(f"{where}: {entry.name!r} is not a valid peer name")
         if (entry.role == "manager") != (entry.units is not None):
-            raise ConfigError(f"{where}: only a manager's key has units")
+            raise ConfigError(f"{where}: only a manager's key may have units")
         if (entry.role == GROUP) != (entry.public is None):
-            raise ConfigError(f"{where}: only a group has no public key")
+            raise ConfigError(f"{where}: only a group may lack a public key")
     except ConfigError as error:
         return BrokenEntry(line, str(error))
     return entry

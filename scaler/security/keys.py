@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class KeyPair(NamedTuple):
-    """The keys of one peer or server in z85. `repr` hides the secret key."""
+    """The key pair of one peer or server, in z85. `repr` hides the secret key."""
 
     public: str
     secret: str
@@ -17,8 +17,8 @@ class KeyPair(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A key's or a group's share of a cluster. weight: relative to others. max_slots: maximum slots at once; 0: no
-    limit. group: name, or empty."""
+    """The share of a cluster for a key or group. weight: share relative to others. max_slots: maximum slots at once; 0:
+    no limit. group: name, or empty."""
 
     weight: float = 1.0
     max_slots: int = 0
@@ -29,7 +29,7 @@ NO_SHARE = Share()
 
 
 class Entry(NamedTuple):
-    """The meaning of a public key or, with the role `group`, of a group. problem: why the key is not admitted."""
+    """The entry for a public key or, with the role `group`, for a group. problem: why the key is not admitted."""
 
     name: str
     role: str
@@ -45,7 +45,7 @@ def new_key_pair() -> KeyPair:
 
 
 def derived_pair(pair: KeyPair, purpose: str) -> KeyPair:
-    """Derive a pair from another pair's secret, irreversibly."""
+    """Derive a key pair irreversibly from another pair's secret."""
     import zmq  # noqa: PLC0415 (see above)
     from zmq.utils import z85  # noqa: PLC0415
 

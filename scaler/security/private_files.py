@@ -14,7 +14,7 @@ from scaler.security.documents import MAX_CHARACTERS
 
 
 def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
-    """Return the text, up to `most` + 1 bytes. Raises ConfigError if missing or not private."""
+    """Return the text, up to `most` + 1 bytes. Raises ConfigError if the file is missing or not private."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -26,16 +26,16 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 def require_private(found: os.stat_result, path: Path) -> None:
     """Raise ConfigError with a remedy if a file or directory belongs to, or is accessible to, another user. Accepts
-    files that an administrator provides, such as a mounted Kubernetes Secret: owned by root, read-only for one of this
-    process's groups, in a root-owned directory where no other user can replace files."""
+    files from an administrator, such as a mounted Kubernetes Secret: owned by root, read-only for one of this process's
+    groups, and in a root-owned directory where no other user can replace files."""
     if sys.platform == "win32":
-        return  # Windows uses access lists; its modes are meaningless
+        return  # Windows uses access lists, so modes mean nothing
     mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
     is_directory = stat.S_ISDIR(found.st_mode)
     if found.st_uid == own and not mode & 0o077:
         return
     if found.st_uid == 0:
-        # Root's programs often run with its primary group, which may have other members.
+        # Root's programs often run with root's primary group, which may have other members.
         groups = {*os.getgroups(), os.getegid()} if own else {*os.getgroups()} - {os.getegid()}
         if is_directory and (mode & stat.S_ISVTX or (own and not mode & 0o022)):
             return
@@ -50,7 +50,7 @@ def require_private(found: os.stat_result, path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
-    """Write a file of mode 0600 atomically. Raises UsageError, and FileExistsError unless `replace` is set."""
+    """Write a file with mode 0600 atomically. Raises UsageError, and without `replace` FileExistsError."""
     try:
         write_atomically(path, text, replace=replace)
     except FileExistsError:
@@ -60,7 +60,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
 
 def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file like `write_private`, but raise OSError."""
+    """Write a file like `write_private`, but raise OSError instead of UsageError."""
     temporary = path.with_name(f".new-{os.urandom(8).hex()}")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -76,7 +76,7 @@ def write_atomically(path: Path, text: str, *, replace: bool) -> None:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Hard-link a file; return False after creating an empty file if unsupported. Raises FileExistsError, OSError."""
+    """Hard-link a file. If unsupported, creates an empty file and returns False. Raises FileExistsError, OSError."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The keys of one run of a server without configured keys, in a private file that is locked during the run."""
+"""The keys for one run of a server without configured keys, in a private file that is locked during the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUFFIX = ".keys"
 
 
 class FoundKeys(NamedTuple):
-    """A run's published keys: the server's public key, and the pair for the user's other processes."""
+    """The published keys of a run: the server's public key, and a key pair for the user's other processes."""
 
     server: str
     own: KeyPair
@@ -59,8 +59,7 @@ def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
 
 
 def find(address: str) -> FoundKeys | None:
-    """Return the keys of this user's server at an address, or None. Raises UsageError if there is no private
-    directory."""
+    """Return the keys of this user's server at an address, or None. Raises UsageError without a private directory."""
     wanted = dialled(address)
     for document in map(json.loads, texts_of_running(_SUFFIX)):
         if wanted in document.get("addresses", ()):

@@ -43,5 +43,5 @@ def test_unknown_name_error_suggests_the_nearest() -> None:
 
 
 def test_missing_extension_setting_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="audit_path has no effect, because extensions disables audit"):
+    with pytest.raises(ConfigError, match="audit_path has no effect while the extension audit is disabled"):
         model_of(scheduler_model(), {"bind_address": "tcp://127.0.0.1:0", "extensions": ["-audit"], "audit_path": "a"})

@@ -1,8 +1,8 @@
-"""Accounts of each key's use of the scheduler, and their limits. Pure.
+"""Accounts of each key's use of the scheduler, with limits. Pure.
 
-An account belongs to a key, not to a session, so a peer gains nothing by reconnecting or connecting often. All
-processes of the scheduler's own user share one account. So do all peers of a scheduler without authentication, which
-cannot distinguish them. There, the limits protect the scheduler, but not peers from each other.
+An account belongs to a key, not to a session, so a peer cannot evade a limit by reconnecting or by opening many
+sessions. All processes of the scheduler's own user share one account. Without authentication, all peers share one
+account, and the limits protect the scheduler, but not peers from each other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_PEERS_OF_KEY = 20_000
 MAX_SESSIONS_PER_HOUR = 100_000
 """Sessions that one key may open per hour. Reconnecting within the lease does not count."""
 MAX_OWNERS = 65_536
-"""Maximum peer ids whose keys are retained: connected peers, and the most recent other peers."""
+"""Maximum number of peer ids to remember the key of: connected peers, then the most recent past peers."""
 ENTRY_BYTES = 256
 """Bytes charged per object, function, or group of tasks, in addition to its own bytes."""
 REFERENCE_BYTES = 64
-"""Bytes charged per reference in a task."""
+"""Bytes charged for each reference in a task."""
 DELAY_BYTES = 24
 
 
@@ -137,4 +137,4 @@ class KeyAccounts:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)
         is_own = own >= 0 and own - account.size_bytes == left
         limit = f"max_bytes_per_client is {own}" if is_own else f"the limit of all keys is {self._max_bytes}"
-        return f"{limit}, and the scheduler already holds that much"
+        return f"{limit}, and the scheduler has already reached it"

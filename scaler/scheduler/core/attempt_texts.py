@@ -1,5 +1,4 @@
-"""Texts about failed attempts (equal texts are merged, and the last cause is first), and attempts that the cluster
-ended."""
+"""Errors of failed attempts (equal texts merged, last cause first), and limits on attempts that the cluster ends."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from scaler.protocol.messages import MAX_BATCH_BYTES, Spec
 from scaler.scheduler.core.state import AttemptErrors
 
 MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
-"""Maximum bytes of dependency values for one task, because they travel in one message."""
+"""Maximum total bytes of one task's inputs, which travel in one message."""
 TOO_MUCH_INPUT = (
     f"the task's inputs together exceed MAX_INPUT_BYTES = {MAX_INPUT_BYTES}: "
     "pass fewer inputs, or combine their values in steps"
@@ -21,7 +20,7 @@ _ATTEMPT = re.compile(r"attempt (\d+)((?: on |, alone).*?)?: (.*)", re.DOTALL)
 
 
 def together(texts: Sequence[str]) -> str:
-    """Return the merged errors of attempts, given as `attempt 2 on WORKER: WHAT`."""
+    """Merge the errors of attempts. Each has the form `attempt 2 on WORKER: WHAT`."""
     return "\n".join(f"{', '.join(map(_named, places))}: {what}" for what, places in _grouped(texts).items())
 
 
@@ -63,10 +62,9 @@ def _named(place: _Place) -> str:
 
 
 MAX_AT_TIME_LIMIT = 3
-"""Number of attempts ended by a unit's time limit after which the task fails."""
+"""Attempts that may end at a unit's time limit before the task fails."""
 MAX_INTERRUPTED = 10
-"""Number of attempts ended by the cluster, for any reason, after which the task fails. A higher `losses` raises both
-limits."""
+"""Attempts that the cluster may end, for any reason, before the task fails. A higher `losses` raises both limits."""
 MINUTE_SECONDS = 60.0
 
 
@@ -75,10 +73,10 @@ def interrupt(
 ) -> tuple[str, str]:
     """Record that the cluster ended an attempt: a unit's time limit, a spot notice, or an administrator.
 
-    Such attempts are not charged. A task that takes longer than units run would restart forever, so it fails after a
-    few attempts. The error states the time that it needed and got.
+    Such attempts are not charged. A task that outlasts the units would restart forever, so it fails after a few
+    attempts. The error compares its run time with the limit.
 
-    Returns the attempt's error, and why the task fails (empty: retry).
+    Returns the attempt's error, and the reason that the task fails (empty: retry).
     error: what ended the attempt. ran_seconds: minimum run time of the attempt. limit_seconds: time limit of its unit
     if that ended the attempt; otherwise 0.
     """
@@ -94,13 +92,13 @@ def interrupt(
     ended = f"the cluster ended {counted(count, 'attempt')} at the task"
     needs = f"the task runs for more than {max(errors.longest_seconds, spec.expected_seconds):.0f} s"
     if not limit_seconds:
-        return error, f"{ended}, and {needs}: run it where units run longer, or split it"
+        return error, f"{ended}, and {needs}: use units that run longer, or split the task"
     limit = time_limit_text(limit_seconds)
     advice = "raise the time limit of units (slurm_time_minutes), or split the task"
     return error, f"{ended} at the time limit of its unit ({limit}), and {needs}: {advice}"
 
 
 def time_limit_text(seconds: float) -> str:
-    """Return a time limit as text. Limits are whole minutes, known to within a few seconds."""
+    """Return a time limit as text, rounded to whole minutes because the measured limit is a few seconds off."""
     minutes = round(seconds / MINUTE_SECONDS)
     return counted(minutes, "minute") if minutes else f"{seconds:.0f} s"

@@ -22,10 +22,10 @@ NO_CALLS = (0, 0)
 
 @dataclass(slots=True, eq=False)
 class FailureRecord:
-    """Record of a task that did not succeed in its first attempt.
+    """Record of a task that did not succeed on its first attempt.
 
     attempt: number of the last attempt; 0 if none started. payload: empty after success. texts: errors of earlier
-    attempts, in order. failed_input: function and id of the task whose failure prevented this one.
+    attempts, in order. failed_input: function and id of the input task whose failure prevented this task.
     """
 
     attempt: int
@@ -33,10 +33,10 @@ class FailureRecord:
     texts: list[str]
     losses: int = 0
     uncharged: int = 0
-    """Attempts that count neither as losses nor as retries."""
+    """Number of attempts that count neither as losses nor as retries."""
     failed_input: tuple[str, bytes] | None = None
     called: tuple[int, int] = NO_CALLS
-    """Numbers of ended and failed calls in a chunk."""
+    """Numbers of ended calls and of failed calls in a chunk."""
 
     @classmethod
     def of(cls, task: Task, payload: bytes, called: tuple[int, int]) -> FailureRecord:
@@ -51,10 +51,10 @@ _FIRST_ATTEMPT = FailureRecord(1, b"", [])
 
 @dataclass(slots=True, eq=False)
 class TasksEnded:
-    """Tasks that ended in one step, in columns without results.
+    """Tasks that ended in one step, as columns, without results.
 
-    Group and worker are stored once for consecutive equal tasks, because neighbors mostly share them. Tasks are not
-    stored: each would be an object for the garbage collector to visit. The columns are filled by their owner.
+    A run of consecutive tasks with the same group and worker stores both once. The columns contain no task objects,
+    which the garbage collector would have to visit. The creator of the record fills the columns.
     """
 
     ids: list[bytes]
@@ -76,15 +76,15 @@ class TasksEnded:
         return len(self.ids)
 
     def run_of(self, index: int) -> tuple[Group, str]:
-        """Return a task's group, and the name of its last worker or an empty string."""
+        """Return a task's group, and the name of its last worker (empty if none)."""
         run = bisect_right(self.run_starts, index) - 1
         return self.run_groups[run], getattr(self.run_states[run], "worker", "")
 
     def ran(self, index: int) -> tuple[Ran, int] | None:
-        """Return the columns with the time and place of a task's run, and its index there; None if it never ran."""
+        """Return the columns that record when and where a task ran, and its index in them; None if it never ran."""
         run = bisect_right(self.run_starts, index) - 1
         ran: Ran | None = getattr(self.run_states[run], "ran", None)
-        try:  # equal order, but `ran` may have additional tasks in between
+        try:  # same order, but `ran` may have additional tasks in between
             return (ran, ran.ids.index(self.ids[index], index - self.run_starts[run])) if ran is not None else None
         except ValueError:
             return None
@@ -110,7 +110,7 @@ class TasksStarted:
 
 
 class TaskBlocked(NamedTuple):
-    """A started task began to wait for its own tasks and lends its slots, or continues."""
+    """A running task began to wait for its own tasks and lends out its slots, or resumed."""
 
     task: Task
     is_blocked: bool
@@ -118,7 +118,7 @@ class TaskBlocked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
-    """An attempt failed and will be retried. worker: its name. reason: attempt, worker, and error."""
+    """An attempt failed, and the task will be retried. worker: name. reason: attempt, worker, and error."""
 
     task: Task
     attempt: int
@@ -127,10 +127,10 @@ class TaskRetried:
 
 
 class TaskFailed(NamedTuple):
-    """A task failed, unless only an input failed. ended: the task as a batch of one.
+    """A task failed for a reason other than a failed input. ended: the task as a batch of one.
 
-    run: what its worker received, with the functions of its spec and their payloads; None if the task never started or
-    its client had left.
+    run: the Run sent to its worker, with the functions of its spec and their payloads; None if the task never started
+    or its client had left.
     """
 
     ended: TasksEnded
@@ -140,7 +140,7 @@ class TaskFailed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecided:
-    """Number of units that a manager should have, without draining ones, and why. inputs: see `scaling.elastic`."""
+    """Number of units that a manager should have, without draining units, and why. inputs: see `scaling.elastic`."""
 
     manager_id: str
     units: int
@@ -154,9 +154,9 @@ class Incident:
     """An event for operators, with ids for the log.
 
     kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), packages
-    (a worker's versions differ from a client's), degraded (a manager that cannot start units), spend_limit (nearly
-    spent, or reached), refused (a peer), policy (the scaling policy raised, or its answer was invalid), protocol_error
-    (a peer sent a forbidden or invalid message, which was dropped).
+    (a worker's package versions differ from a client's), degraded (a manager that cannot start units), spend_limit
+    (nearly spent, or reached), refused (a peer), policy (the scaling policy raised an exception or returned an invalid
+    answer), protocol_error (a forbidden or invalid message from a peer was dropped).
     """
 
     kind: str
@@ -170,7 +170,7 @@ class Action:
     """An action by or on a peer, for the audit log.
 
     kind: submitted, cancelled, cleared, drained or shut down. peer: owner of the connection. count: number of tasks.
-    key: key of a client inside a task, whose connection is its worker's.
+    key: key of the client, if it is inside a task and uses its worker's connection.
     """
 
     kind: str
@@ -187,19 +187,19 @@ class Expelled:
 
 
 class GroupBegan(NamedTuple):
-    """A client has tasks of a new spec."""
+    """A client submitted tasks with a new spec."""
 
     group: Group
 
 
 class TasksArrived(NamedTuple):
-    """Tasks with a context were submitted, some of which may be repeated or rejected."""
+    """Tasks with a context were submitted. Some may be repeats or rejected."""
 
     ids: Sequence[bytes]
 
 
 class GroupEnded(NamedTuple):
-    """A group has no live tasks, and its counts are final."""
+    """A group's last live task ended, and its counts are final."""
 
     group: Group
 
@@ -221,20 +221,20 @@ class AdmissionRefused(NamedTuple):
 
 
 class KeysRead(NamedTuple):
-    """Public keys known to the scheduler, and groups of keys: a `scaler.security.keys.Entry` each."""
+    """Public keys that the scheduler accepts, and groups of keys, each as a `scaler.security.keys.Entry`."""
 
     entries: Mapping[str, Any]
 
 
 class ProcessMeasured(NamedTuple):
-    """Measurements of the scheduler's process, every second. lag_seconds: longest delay of its loop in that time."""
+    """Measurements of the scheduler's process, once per second. lag_seconds: its event loop's longest delay."""
 
     lag_seconds: float = 0.0
     rss_bytes: int = 0
 
 
 class Told(NamedTuple):
-    """A document for the scheduler part of an extension from its performer: plain values, as in JSON."""
+    """A document that an extension's performer sends to its scheduler part: plain values, as in JSON."""
 
     extension: str
     document: Any
@@ -243,8 +243,8 @@ class Told(NamedTuple):
 Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | Told
 
 
-# The changes below are for a journal. They are effects instead of inputs, so a restarted scheduler needs no rules to
-# read them. They omit clients inside tasks, because these return with their workers.
+# The changes below are for a journal. They record effects, not inputs, so a restarted scheduler can read them without
+# applying rules. They omit clients inside tasks, which return with their workers.
 
 
 class ClientJoined(NamedTuple):
@@ -258,7 +258,7 @@ class ClientLeft(NamedTuple):
 
 
 class Submitted(NamedTuple):
-    """A client sent tasks and functions. Rejected tasks end in a Finished."""
+    """A client sent tasks and functions. A Finished reports the rejected tasks."""
 
     client: bytes
     message: Submit
@@ -272,14 +272,14 @@ class ResultsRetained(NamedTuple):
 
 
 class ValueRetained(NamedTuple):
-    """The value of a task that other tasks may need but its client does not. Precedes ResultsRetained."""
+    """The value of a task that other tasks may need, but not its client. Precedes ResultsRetained."""
 
     task: bytes
     payload: bytes
 
 
 class FailedInput(NamedTuple):
-    """The failed input that dependents of a failed task report. Precedes the task's ResultsRetained."""
+    """The failed input that dependents of a failed task name as the cause. Precedes the task's ResultsRetained."""
 
     task: bytes
     function: str
@@ -306,7 +306,7 @@ class CancelAsked(NamedTuple):
 
 
 class GivenBack(NamedTuple):
-    """A worker returned a dispatched task that had not started."""
+    """A worker returned a dispatched task without starting it."""
 
     task: bytes
 
@@ -317,10 +317,10 @@ Change = object
 OF_TASKS = frozenset((TasksStarted, TasksEnded, TaskRetried))
 
 ROUTINE = ("joined", "left")
-"""Kinds of incidents that are logged but not listed by monitors."""
+"""Kinds of incidents that the log contains but monitors do not list."""
 
 
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:
-    """Return an incident about a peer. Logs identify managers by name."""
+    """Return an incident about a peer. Managers are identified by name."""
     identity = peer.name if peer.role == "manager" else peer.id.hex()
     return Incident(kind, f"{peer.role} {peer.title}", text, {peer.role: identity})

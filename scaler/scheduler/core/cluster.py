@@ -1,5 +1,5 @@
-"""State of the whole cluster, which the core's rules change, and which views, checks, and explanations read. Also
-contains the interfaces of the parts that move objects and scale the cluster, which the shell passes to the core. Pure.
+"""State of the whole cluster, changed by the core's rules, and read by views, checks, and explanations. Also the
+interfaces of the parts that move objects and scale the cluster, which the shell passes to the core. Pure.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, P
 
 
 class Scaling:
-    """Scaling of the cluster. This one does nothing; `Extension.scaling` names a subclass. Times are core time."""
+    """Scaling of the cluster. This class does nothing; `Extension.scaling` names a subclass. Times are core time."""
 
     next_at = math.inf
     """Time of the next `plan`."""
     prefers_least_capable = False
-    """Among workers that fit a task, prefer those with the fewest capabilities that the task does not need."""
+    """Among the workers that fit a task, prefer the ones with the fewest unneeded capabilities."""
     limited: Collection[Worker] = ()
     """Workers with limits that change whenever tasks end."""
     managers: Mapping[str, Any] = MappingProxyType({})
-    """Records of the managers that it scales, by name, in order of joining."""
+    """Records of the managers to scale, by name, in order of joining."""
     spent = 0.0
-    """Cost of all units in this run."""
+    """Cost of all units since the scheduler started."""
 
     def bound(self, state: ClusterState, placement: Any, outbox: Any) -> None:
         """Called once, before the first step."""
 
     def manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
-        """Return the record of a manager, with state of the part in a subclass."""
+        """Return the record of a manager. A subclass of `ManagerRecord` adds the part's own state."""
         return ManagerRecord(peer, details.manager_id, now, details)
 
     def manager_left(self, record: ManagerRecord, now: float) -> None: ...
@@ -65,7 +65,7 @@ class Scaling:
         """Called with the answer to the last AskPolicy."""
 
     def limit_workers(self) -> None:
-        """Limit the workers in `limited` before a placement."""
+        """Update the limits of the workers in `limited` before a placement."""
 
     def hurry(self) -> None:
         """Plan soon, because tasks arrived for which no worker has capacity."""
@@ -75,7 +75,7 @@ class Scaling:
 
 @dataclass(slots=True, eq=False)
 class ObjectUses:
-    """Counts of a stored object. pins: pinning clients (the owner or none). uses: tasks."""
+    """Reference counts of a stored object. pins: clients that pin it (only the owner may). uses: tasks that use it."""
 
     pins: int = 0
     uses: int = 0
@@ -83,7 +83,7 @@ class ObjectUses:
 
 @dataclass(slots=True, eq=False)
 class FunctionUses(ObjectUses):
-    """A function or serializer, used by groups. payload: a stored reference if too large to travel inline."""
+    """A function or serializer, used by groups. payload: a stored reference if it is too large to send inline."""
 
     payload: bytes = b""
     announced_to: set[bytes] = field(default_factory=set)
@@ -92,9 +92,9 @@ class FunctionUses(ObjectUses):
 class ObjectTable:
     """Reference counts of registered functions, serializers, and stored objects.
 
-    Invariants: an entry exists exactly while a client pins it, or a live task or group uses it. Dropping the last use
-    makes the storage forget the object, once, as soon as no extension holds it. Object ids are never reused, so this
-    cannot hit a newer upload.
+    Invariants: an entry exists exactly while a client pins it, or a live task or group uses it. When the last use ends
+    and no extension holds the object, the storage is told once to drop it. Object ids are never reused, so this cannot
+    drop a newer upload.
     """
 
     def __init__(self, changes: Changes) -> None:
@@ -102,7 +102,7 @@ class ObjectTable:
         self.functions: dict[bytes, FunctionUses] = {}
         self.stored: dict[bytes, ObjectUses] = {}
         self.pins: dict[bytes, dict[bytes, None]] = {}
-        """Pins by client, so that a nested client costs nothing for other clients' objects."""
+        """Pins by client, so that removing a nested client does not iterate over other clients' objects."""
         self.accounts: dict[bytes, KeyAccount] = {}
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
@@ -110,7 +110,7 @@ class ObjectTable:
         """Objects that the storage lost and that clients must store again, with the tasks waiting for each."""
         self._held: Counter[bytes] = Counter()
         self._due: set[bytes] = set()
-        """Held objects without an entry, which are forgotten once nothing holds them."""
+        """Objects without an entry that an extension still holds. The storage drops them once no extension does."""
 
     def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
         """Pin a function for a client. Returns False if the id does not match the payload, or does not name a function.
@@ -136,7 +136,7 @@ class ObjectTable:
             self._charge(client, entry, 1)
 
     def use(self, identifier: bytes, pinned: bool = True) -> None:
-        """Count a use. pinned: keep an object that was never announced until its owner releases it."""
+        """Count a use. pinned: if the object was never announced, keep it until its owner releases it."""
         entry = self.functions.get(identifier) or self.stored.get(identifier)
         if entry is None:
             entry = self.stored[identifier] = ObjectUses()
@@ -151,7 +151,7 @@ class ObjectTable:
             self._settle(identifier, entry)
 
     def forget(self, identifier: bytes) -> None:
-        """Make the storage forget a late result, unless a client has a reference to it."""
+        """Make the storage drop a late result, unless a client has a reference to it."""
         if identifier not in self.stored:
             self.forgotten.append(identifier)
 
@@ -168,7 +168,7 @@ class ObjectTable:
                     self.forgotten.append(identifier)
 
     def take_forgotten(self) -> list[bytes]:
-        """Return the objects to forget, and clear their list."""
+        """Return the objects that the storage should drop, and clear the list."""
         forgotten, self.forgotten = self.forgotten, []
         if self._held:
             self._due.update(each for each in forgotten if each in self._held)
@@ -192,7 +192,7 @@ class ObjectTable:
             self.accounts[client].size_bytes += sign * (ENTRY_BYTES + size)
 
     def client_left(self, client: bytes, retain: bool) -> None:
-        """Remove all pins of a client. retain: keep its stored objects; the caller forgets their owner later."""
+        """Remove all pins of a client. retain: keep its stored objects, which the caller drops later."""
         for identifier in self.pins.pop(client, ()):
             entry = self._entry(identifier)
             entry.pins -= 1
@@ -229,16 +229,16 @@ class ObjectTable:
 
 
 MAX_FITTING = 1024
-"""Maximum needs whose fitting pools are kept."""
+"""Maximum number of needs for which the fitting pools are cached."""
 MAX_LABEL = 100
-"""Characters of a manager's id in worker names, and of a host name."""
+"""Maximum characters of a host name, and of a manager's id in worker names."""
 
 
 @dataclass(slots=True)
 class Counts:
     waiting: int = 0
     more: int = 0
-    """Calls beyond one per live task, because a chunk has several."""
+    """Additional calls of live chunks: a chunk counts as one task but has several calls."""
     ended: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     memory_kills: int = 0
     processors_replaced: int = 0
@@ -250,7 +250,7 @@ class Counts:
 
 
 class WorkerPools(dict[Offers, WorkerPool]):
-    """Workers by their offers. overloaded: workers with more tasks than slots. fitting: pools by needs that fit."""
+    """Workers by their offers. overloaded: workers with more tasks than slots. fitting: suitable pools, by needs."""
 
     def __init__(self, rooms: Rooms) -> None:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
@@ -268,7 +268,7 @@ class WorkerPools(dict[Offers, WorkerPool]):
 
 
 class ClusterState:
-    """All peers and their belongings. Only the rules of the core modify this."""
+    """All peers, their tasks, and their objects. Only the rules of the core modify this."""
 
     has_returned = False
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
@@ -284,7 +284,7 @@ class ClusterState:
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         self.departed: dict[ClientRecord, None] = {}
-        """Clients that left while tasks were being recalled. A client that returns and leaves again appears twice."""
+        """Clients that left while their tasks were being recalled. A client that left twice appears twice."""
         self.objects = ObjectTable(rooms.changes)
         self.ready = ReadyQueues()
         self.counts = Counts()
@@ -314,7 +314,7 @@ class ClusterState:
     def may_see(self, client: ClientRecord, task: bytes) -> bool:
         """Return whether a client may see a task: its own, one of its key, or any task for an admin.
 
-        All access checks use this rule. The answer for a hidden task is the same as for a nonexistent one.
+        All access checks use this rule. A hidden task gets the same answer as a nonexistent task.
         """
         owner = owner_of(task)
         return owner == client.id or client.identity.may_see(self.accounts.owners.get(owner, ""))
@@ -329,11 +329,11 @@ class ClusterState:
 
 
 _SENT_AGAIN = (Outcome.EXCEPTION, Outcome.PROCESSOR_DIED, Outcome.TIMED_OUT, Outcome.MEMORY_LIMIT, Outcome.OBJECT_LOST)
-"""If a chunk of a map ends like this without counts from its worker, the client resubmits each call as a task."""
+"""If a chunk of a map ends like this and its worker sent no counts, the client resubmits each call as a task."""
 
 
 Calls = dict[bytes, tuple[int, int]]
-"""By chunk: numbers of ended and of failed calls."""
+"""Numbers of ended calls and of failed calls, by chunk."""
 
 
 def calls_of(message: Done) -> Calls:
@@ -342,7 +342,7 @@ def calls_of(message: Done) -> Calls:
 
 
 def recount(state: ClusterState, calls: Calls, task: Task, outcome: int, duration_us: int) -> None:
-    """Count the calls that ended in a chunk, instead of one call. The client resubmits the remaining ones."""
+    """Count the calls that ended in a chunk, instead of one call. The client resubmits the remaining calls."""
     group, function = task.group, task.group.function
     submitted = group.calls.pop(task.id, 1)
     group.more -= submitted - 1
@@ -357,7 +357,7 @@ def recount(state: ClusterState, calls: Calls, task: Task, outcome: int, duratio
         done = submitted
     elif outcome == Outcome.CANCELLED:
         cancelled = submitted
-    elif submitted == 1 or outcome not in _SENT_AGAIN or not group.spec.deliver:  # nodes of a graph are not resubmitted
+    elif submitted == 1 or outcome not in _SENT_AGAIN or not group.spec.deliver:  # graph nodes are not resubmitted
         failed = submitted
     counted = done + failed + cancelled
     state.counts.ended[outcome] -= 1

@@ -23,7 +23,7 @@ class DurabilitySaid(NamedTuple):
 
 
 class PolicyAnswered(NamedTuple):
-    """The scaling policy's answer to the last AskPolicy. complaint: the policy's error, normally empty.
+    """The scaling policy's answer to the last AskPolicy. complaint: the policy's error; normally empty.
 
     wanted: a `scaler.policy.view.Wanted` for each manager.
     """
@@ -33,13 +33,13 @@ class PolicyAnswered(NamedTuple):
 
 
 class MonitoringChanged(NamedTuple):
-    """The first monitor connected, or the last one left. Changes of single tasks are published while is_watched."""
+    """The first monitor connected, or the last monitor left. Changes of single tasks are published while is_watched."""
 
     is_watched: bool
 
 
 class Relayed(NamedTuple):
-    """A message of a client inside a task of a worker. task: see `Relay`. problem: why the message is unreadable."""
+    """A message from a client inside a task on a worker. task: see `Relay`. problem: why the message is unreadable."""
 
     worker: bytes
     client: bytes
@@ -65,7 +65,7 @@ class ClockRead(NamedTuple):
 
 
 class ShellObserved(NamedTuple):
-    """Observations of the shell, for extensions."""
+    """Observations by the shell, for extensions."""
 
     observed: list[Observed]
 
@@ -85,7 +85,7 @@ Input = ListenerEvent | ShellInput
 
 @dataclass(slots=True)
 class Send:
-    """Send a message to a peer. Not a NamedTuple, because one is created per message, and this class is faster."""
+    """Send a message to a peer. Not a NamedTuple: an instance is created per message, and this class is faster."""
 
     peer: bytes
     message: Message
@@ -100,7 +100,7 @@ class SendAnswer(Send):
 
 
 class Expel(NamedTuple):
-    """End the session of a peer whose lease has expired or that is not allowed to stay."""
+    """End the session of a peer whose lease has expired or that is no longer allowed."""
 
     peer: bytes
     reason: Refused | Goodbye
@@ -129,8 +129,8 @@ class Perform(NamedTuple):
 
 
 class HoldObjects(NamedTuple):
-    """From an extension: keep stored objects, even objects that this step would forget, and release others. A held
-    object is still dropped with its owner."""
+    """From an extension: hold stored objects, even if this step would drop them, and release others. Dropping an owner
+    also drops its held objects."""
 
     held: list[bytes]
     released: list[bytes]

@@ -1,8 +1,8 @@
 """The scheduler core: one batch of inputs in, one batch of commands out. Pure.
 
 `SchedulerCore.step(inputs, now)` applies the inputs in order, runs timers, places ready tasks, balances, asks the
-scaling policy, and returns commands. Peers cannot make `step` raise: protocol errors are dropped and published. An
-AssertionError is a bug in the scheduler, after which the shell writes the black box and stops.
+scaling policy, and returns commands. Peers cannot make `step` raise: invalid messages are dropped and published as
+incidents. An AssertionError is a bug in the scheduler; the shell then writes the black box and stops.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ EXPIRY_SECONDS = 0.5
 MAX_NESTED_CLIENTS = 100_000
 INSIDE_TASK = "a client inside a task can query only tasks: pass the scheduler's address"
 MAX_GONE = 1_000
-"""Maximum number of departed clients retained, to repeat the notice to a restarted storage."""
+"""Maximum number of departed clients remembered, so that a reconnected storage can be told to drop their objects."""
 MAX_NUMBERS = 100_000
 MAX_RELEASING = 500
-"""Workers per expiry pass that get ReleaseResults; in a large cluster, the remaining ones wait."""
+"""Maximum workers that get ReleaseResults in one expiry pass. In a large cluster, the rest wait for the next pass."""
 REPEAT_SECONDS = 60.0
 """Minimum seconds between two incidents about one peer's mistakes. Mistakes in between are counted."""
 
 
 class SchedulerCore:
-    """Applies the rules to the state. `state` is read-only for callers."""
+    """Applies the rules to `state`, which is read-only for callers."""
 
     def __init__(self, config: Rules, now: float, scaling: Scaling, rooms: Rooms | None = None) -> None:
         rooms = rooms or Rooms()
@@ -78,7 +78,7 @@ class SchedulerCore:
         """Recently departed clients, whose objects may still be in a store that was out of contact."""
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Apply inputs at monotonic time `now` (seconds). Returns commands to perform in order."""
+        """Apply inputs at monotonic time `now` (seconds). Returns the commands to perform, in order."""
         state = self.state
         gap = now - state.now
         state.now = now
@@ -155,7 +155,7 @@ class SchedulerCore:
                 if is_other or record.defends_its_name(self.state.own_time(now)):
                     text = f"{text} of this scheduler: give this manager another worker_manager_id"
                     return Refused(messages.RefusalReason.DUPLICATE, text)
-                return TryAgain(f"{text}, unless the other manager is silent until its lease ends")
+                return TryAgain(f"{text}, and remains so unless the lease of that manager expires")
         return None
 
     def _changed(self, item: Input, now: float) -> None:
@@ -257,7 +257,8 @@ class SchedulerCore:
             raise UsageError(f"a worker manager with unit_slots={details.unit_slots}")
         earlier = self.state.manager_named(details.manager_id)
         if earlier is not None:
-            # The shell admits a second manager of a name only while the first is out of contact: it was restarted.
+            # The shell admits a second manager with the same name only while the first is out of contact: it was
+            # restarted.
             self._give_up(earlier.id, f"another worker manager joined as {details.manager_id}", now)
         return self._scaling.manager_joined(peer, details, now)
 
@@ -274,7 +275,7 @@ class SchedulerCore:
         worker = self.state.workers.get(peer)
         if worker is not None:
             self._scaling.worker_given_up(worker)
-        if peer in self.state.clients:  # the client may return and learn the state of its tasks
+        if peer in self.state.clients:  # the client may return and query the state of its tasks
             self.outbox.expel(peer, messages.Goodbye(why))
         else:
             self.expel(peer, why)
@@ -296,7 +297,7 @@ class SchedulerCore:
                 self.state.changes.pass_on(peer_incident(kind, store, why))
 
     def client_left(self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False) -> None:
-        """Forget a client, but keep a durable session. retain: keep its stored objects in case it returns."""
+        """Remove a client, but keep a durable session. retain: keep its stored objects in case it returns."""
         self._tell_submitted()
         if client.is_durable:
             if not client.is_absent:
@@ -325,7 +326,7 @@ class SchedulerCore:
         self._stores.forget_owner(client)
 
     def _gone_for_good(self) -> list[bytes]:
-        """Return departed clients, whose objects a reconnected store must forget."""
+        """Return the departed clients whose objects a reconnected store must drop."""
         returned = self.state.clients.keys() | self._retained_until.keys()
         return [gone for gone in self._gone if gone not in returned]
 
@@ -431,7 +432,7 @@ class SchedulerCore:
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Heartbeat():
-                pass  # already extended the lease; the listener answers
+                pass  # receipt extended the lease; the listener answers
             case messages.ShutdownCluster():
                 self._shutdown(client, message)
             case messages.RestartWorkers():
@@ -439,7 +440,7 @@ class SchedulerCore:
             case _ if type(message) in self.outbox.rooms.takers:
                 self._give_to_room(client, message)
             case messages.Inquiry():
-                # From a client inside a task. The shell answers clients that have a connection.
+                # From a client inside a task. The shell answers clients with their own connection.
                 self.outbox.answer(client, self._answer(client, message))
             case _:
                 self.not_allowed(client.id, message)
@@ -472,7 +473,7 @@ class SchedulerCore:
             self.protocol_error(client.id, text)
         if client.is_durable:
             self.durability.send_owed(client)
-        # So far beyond its limit that even rejecting its tasks takes too much memory.
+        # The client is so far beyond its limit that even rejecting its tasks takes too much memory.
         if client.via is None and 0 <= 2 * self.config.max_bytes_per_client < client.account.size_bytes:
             why = "it uses twice max_bytes_per_client and keeps submitting without reading its results"
             self.expel(client.id, why, messages.RefusalReason.LIMIT)
@@ -489,7 +490,7 @@ class SchedulerCore:
             self.tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
 
     def _clear(self, client: ClientRecord, other: bytes) -> None:
-        """Clear a client. other: the client to clear, for admins; empty: the sender."""
+        """Clear a client. other: the client to clear (admins only); empty: the sender."""
         of = client if other in (b"", client.id) else self.state.clients.get(other)
         if of is client or (of is not None and client.identity.is_admin):
             self.act("cleared", client, f"{of.title} with {counted(len(of.tasks), 'unfinished task')}")
@@ -499,7 +500,7 @@ class SchedulerCore:
                 objects.release(identifier, of.id)
 
     def act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
-        """Record a client's action in the audit log, after its submissions. count: of tasks; 0 is not recorded."""
+        """Record a client's action in the audit log, after its submissions. count: tasks (0 records nothing)."""
         if kind != "submitted":
             self._tell_submitted()
         if count != 0:
@@ -593,7 +594,7 @@ class SchedulerCore:
     def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
         answerer = self.outbox.rooms.answerers.get(type(question))
         found = None if answerer is None else answerer(question, client, self.state)
-        if not isinstance(found, messages.Reply):  # the shell answers from files, but only to clients with a connection
+        if not isinstance(found, messages.Reply):  # the shell answers from files, but not to clients inside tasks
             is_missing = answerer is None and question.extension
             text = f"this scheduler lacks the extension {question.extension!r}" if is_missing else INSIDE_TASK
             return messages.Unanswered(text, number=question.number)
@@ -631,17 +632,17 @@ class SchedulerCore:
             return
         client.last_message_at = now
         running = worker.tasks.get(relay.task)
-        # Its process may run tasks of several keys in turn. Between tasks, the client sees only its own.
+        # Its process may run tasks of several keys in turn. Between tasks, the client sees only its own tasks.
         client.identity = NOBODY if running is None else Identity(running.group.client.account.key)
         self._client_sent(client, message)
 
     def _quarantine(self, worker: Worker) -> None:
-        """Quarantine a failing worker, unless all workers fail or it is the only one: then the tasks are at fault."""
+        """Quarantine a failing worker, unless it is the only worker or all fail: then the tasks are at fault."""
         if worker.progress.failures_in_row < QUARANTINE_FAILURES or worker.draining:
             return
         if all(other.progress.failures_in_row or other.draining for other in self.state.workers.values()):
             return
-        why = f"{counted(worker.progress.failures_in_row, 'task')} in a row ended with a failure of the worker"
+        why = f"{counted(worker.progress.failures_in_row, 'task')} in a row failed because of the worker"
         self.placement.drain(worker, f"quarantined: {why}", quarantined=True)
         self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 

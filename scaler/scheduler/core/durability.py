@@ -1,4 +1,4 @@
-"""Interface of the `durability` extension, and what the core does without it. Pure."""
+"""Interface of the `durability` extension, and the core's behavior without it. Pure."""
 
 from __future__ import annotations
 
@@ -25,49 +25,48 @@ from scaler.scheduler.core.commands import Command, Relayed
 from scaler.scheduler.core.state import ClientRecord, PeerRecord, ResultBatch, RetainedResult, Task, Worker
 
 RECOVERY_SECONDS = 1.5
-"""Seconds after the start in which workers and stores may report before resubmitted tasks are placed."""
+"""Seconds after the start that workers and stores have to report before resubmitted tasks are placed."""
 ATTEMPTS_BETWEEN_SESSIONS = 1024
 MAX_SESSIONS = 60
 """Attempt numbers of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
 
-Their result ids therefore differ from results of attempts that earlier schedulers dispatched.
+Their result ids therefore differ from those of attempts that earlier schedulers dispatched.
 """
 UNREPORTED = (
     "the scheduler was restarted or its client was out of contact, and no worker has reported the task; retries=0, and "
     "the task may have run"
 )
-REMEDY = "; set [scheduler] state_directory, so that a restarted scheduler knows which tasks it had sent to workers"
+REMEDY = "; set [scheduler] state_directory, so that a restarted scheduler knows which tasks were sent to workers"
 _NO_SESSIONS = "this scheduler has no durable sessions: its extension durability is disabled"
 
 
 class Durability:
     """Recovery of a restarted scheduler, the journal's view of the changes, and durable sessions.
 
-    The core uses this class if there is no such extension. It recalls attempts that workers report from an earlier
-    scheduler, and resubmitted tasks run again. If they have retries=0, they end as lost, because they may have run.
-    Times are core time.
+    The core uses this class without the extension. It recalls attempts that workers report from an earlier scheduler
+    and runs resubmitted tasks again. Tasks with retries=0 may have run, so they end as lost. Times are core time.
     """
 
     changes: Collection[type] = ()
-    """Types of changes that `on_changes` receives. Its commands are the last commands of a step."""
+    """Types of changes that `on_changes` receives. The commands that it returns end the step."""
     messages: Collection[type[Message]] = ()
     """Messages of clients that `on_message` receives."""
     inputs: Collection[type] = ()
-    """Types of the items that `said` receives, and of their parts."""
+    """Types of the items that `said` receives, and of the values in them."""
     next_at = math.inf
     """Time of the next `tick`."""
     recovers_until = 0.0
     """Time until which another worker may report a later attempt of a resubmitted task."""
     claims: Container[bytes] = ()
-    """Unknown tasks that workers have or had."""
+    """Tasks that workers have or had, but the scheduler does not know."""
     held: Container[Task] = ()
     """Waiting resubmitted tasks that workers may have."""
     failure = ""
-    """Why new tasks cannot be journaled and are rejected; empty if they can."""
+    """Why new tasks are rejected instead of journaled; empty if journaling works."""
     is_stuck = False
     """Nothing can be journaled, so all work waits."""
     refused: Mapping[bytes, RetainedResult] = {}
-    """Tasks refused because of `failure`. Tasks that depend on one end for the same reason."""
+    """Tasks refused because of `failure`. Tasks that depend on a refused task fail for the same reason."""
 
     def bound(self, core: Any) -> None:
         """Called once, before the first step, with the `SchedulerCore`."""
@@ -106,11 +105,11 @@ class Durability:
                 self._tasks.suspended(worker, message)
 
     def done(self, _worker: Worker, _message: Done, _index: int, _batch: ResultBatch) -> bool:
-        """Keep a row of a Done message that matches no task on its worker. Returns False if the result is useless."""
+        """Store a row of a Done that matches no task on its worker. Returns False if the result is useless."""
         return False
 
     def relayed(self, _worker: Worker, _relay: Relayed) -> bool:
-        """Keep a message of an unknown nested client if its task is not resubmitted yet. Returns whether it is kept."""
+        """Store a message from an unknown nested client whose task is not resubmitted yet. Returns False otherwise."""
         return False
 
     def relay_closed(self, nested: bytes) -> None: ...
@@ -138,7 +137,7 @@ class Durability:
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
         """Return the record of a continued session, or `client` for a new one. where: host and pid of the client.
 
-        Only this hook sets `is_durable`. The next ones are called for such clients, `repeated` for all."""
+        Only this hook sets `is_durable`. The hooks below are called only for durable clients, except `repeated`."""
         raise NotImplementedError
 
     def detach(self, client: ClientRecord, now: float) -> None: ...
@@ -146,7 +145,7 @@ class Durability:
         raise NotImplementedError
 
     def make_way(self, client: ClientRecord, message: Submit) -> str:
-        """Prepare for a Submit before it is journaled. Returns an error about its labels, which are then dropped."""
+        """Prepare for a Submit before it is journaled. Returns an error if its labels must be dropped."""
         raise NotImplementedError
 
     def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:

@@ -1,4 +1,4 @@
-"""Collects the output of one step in columns, and builds one message per peer at the end of the step."""
+"""Collects the output of one step as columns, and builds one message of each type per peer at the end of the step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outbox:
     def __init__(self, state: ClusterState, rooms: Rooms) -> None:
         self.rooms = rooms
         self.called: Calls = {}
-        """Calls of chunks, for the results in progress."""
+        """Call counts of chunks whose results are being processed."""
         self._state = state
         self._commands: list[Command] = []
         self._results: dict[ClientRecord, _Results] = {}
@@ -107,7 +107,7 @@ class Outbox:
         self.send_to_client(client, message)
 
     def answer(self, client: ClientRecord, message: Message) -> None:
-        """Send a message that does not depend on the journal, so that it does not wait for a failing disk."""
+        """Send a message that does not depend on the journal, without waiting for a failing disk."""
         self.send_to_client(client, message, SendAnswer)
 
     def send_to_client(self, client: ClientRecord, message: Message, kind: type[Send] = Send) -> None:
@@ -177,7 +177,7 @@ class Outbox:
                 of_group.pop(worker, None)
 
     def recall(self, worker: Worker, task: Task, *, kill: bool = False, preempt: bool = False) -> None:
-        """Add one attempt to the worker's next Recall. A Run from this step that names the attempt is sent first."""
+        """Add one attempt to the worker's next Recall. If this step also runs the attempt, the Run is sent first."""
         recall = self._recalls.get((worker, kill, preempt))
         if recall is None:
             recall = self._recalls[worker, kill, preempt] = Recall([], [], kill, preempt)
@@ -189,7 +189,7 @@ class Outbox:
         for key in [key for key in self._recalls if key[0] is worker]:
             del self._recalls[key]
 
-    # -- the rest
+    # -- the end of a step
 
     def send(self, peer: bytes, message: Message) -> None:
         self._commands.append(Send(peer, message))
@@ -240,7 +240,7 @@ class Outbox:
         return commands
 
     def withdraw_functions(self) -> None:
-        """Make workers drop unused functions. Call before placement: an id may be registered again."""
+        """Make workers drop unused functions. Call before placement, because an id may be registered again."""
         objects = self._state.objects
         by_worker: dict[bytes, list[bytes]] = {}
         for identifier, announced_to in objects.withdrawn:

@@ -1,17 +1,19 @@
 """Placement of ready tasks on workers, and balancing of tasks queued at workers.
 
-A worker's credit is its slots plus a prefetch. The prefetch is worth `PREFETCH_SECONDS` of measured task time or 1.5
-round trips to the worker, whichever is more; at least one task per slot, and at most the worker's queue size. Free
-slots are filled first, breadth first, then prefetches in equal shares. A task with retries=0 is never prefetched: if
-its worker is lost, the scheduler must know whether the task ran. Neither is a task that uses a limit of the cluster,
-nor a long task while owners or priorities contend.
+A worker's credit is its slots plus a prefetch. The prefetch covers `PREFETCH_SECONDS` of measured task time or 1.5
+round trips to the worker, whichever is longer: at least one task per slot, and at most the worker's queue size. Free
+slots are filled first, breadth first; prefetches follow in equal shares. A task with retries=0 is never prefetched: if
+its worker is lost, the scheduler must know whether the task ran. Tasks that count against a cluster limit are not
+prefetched either, nor are long tasks while owners or priorities contend.
 
 Balancing recalls queued tasks in three cases. If a worker is idle and no ready task fits it, tasks that will not start
 soon are recalled from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, its tasks are
-recalled, and it gets no prefetch until a task finishes. Tasks that a ready task should precede are recalled.
+recalled, and it gets no prefetch until a task finishes. If a ready task should precede queued tasks, these are
+recalled.
 
-Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch, and nothing is
-prefetched behind a task that uses several slots. The `resources` extension reserves capacity for tasks that wait.
+Tasks that need memory, GPUs, or several CPUs are placed where these are free. A task counts as using them from dispatch
+on. Nothing is prefetched behind a task that uses several slots. The `resources` extension reserves capacity for tasks
+that wait.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_PLACED_PER_STEP = 4096
 """Bounds the duration of a step; the shell starts the next step at once."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
-MAX_ASKED_IN_VAIN = 64  # workers per pass that may take nothing before the pass gives up
-MAX_HELD_BACK = 4  # workers per pass that do not prefetch the first task before the pass gives up
-MAX_AVOIDING = 64  # tasks that avoid a worker and are skipped for it in one step
+MAX_ASKED_IN_VAIN = 64  # workers that may take nothing before a pass gives up
+MAX_HELD_BACK = 4  # workers that may not prefetch the first task before a pass gives up
+MAX_AVOIDING = 64  # tasks that avoid a worker, skipped per step
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
-"""Maximum idle and overloaded workers compared per step, which bounds a step in a large cluster."""
+"""Maximum idle and overloaded workers compared per step. Bounds the duration of a step in a large cluster."""
 MAX_TASKS_COMPARED, MAX_TRIED = 512, 256
 POLL_AGAIN_SECONDS = 0.005
 WORTH_MOVING_SECONDS = 0.003
-"""A task that starts sooner than this is not moved: moving takes that time."""
+"""Seconds to move a task. A task that starts sooner is not moved."""
 
 
 class Placement:
@@ -68,9 +70,9 @@ class Placement:
         self._gangs = state.rooms.gangs
         self._gangs.begin(self, tasks)
         self.poll_again_at = math.inf
-        """Set when balancing left tasks in place because they start soon."""
+        """Whether balancing left tasks in place because they start soon."""
         self._held_back = 0
-        """Workers asked in a pass over a queue that do not prefetch its first task."""
+        """Workers in a pass over a queue that do not prefetch its first task."""
         self._next_recall = 0.0
 
     # -- workers
@@ -99,7 +101,7 @@ class Placement:
             self._pools.fitting.clear()
 
     def update(self, worker: Worker) -> None:
-        """Move a worker to the side (idle, prefetching, none) that fits its load. Call once per worker and batch."""
+        """Move a worker to the side (idle, prefetching, none) that matches its load. Call once per worker and batch."""
         count = len(worker.tasks) - len(worker.blocked)
         slots, extra = worker.slots, worker.claims.extra
         if count > slots:
@@ -123,8 +125,7 @@ class Placement:
                 self._stores.came_free(worker)
 
     def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
-        """Stop dispatching to a worker, and send it a Drain. leaving: its agent requested the drain and terminates
-        itself."""
+        """Stop dispatching to a worker, and send it a Drain. leaving: its agent requested the drain and exits."""
         worker.drain(quarantined=quarantined, leaving=leaving)
         self.update(worker)
         self._outbox.send(worker.id, Drain(reason))
@@ -152,7 +153,7 @@ class Placement:
         return budget <= 0
 
     def _fill_all(self, waiting: list[ReadyQueue], now: float) -> int:
-        """Use up credit for the queues, and reserve resources. Returns the rest of the step's budget."""
+        """Place tasks from queues while workers have credit, and reserve resources. Returns the rest of the budget."""
         pools, ready, budget = self._pools.values(), self._ready, MAX_PLACED_PER_STEP
         has_credit, placed = any(pool.idle or pool.prefetching for pool in pools), dict[ReadyQueue, int]()
         is_long = len(waiting) > MAX_AT_ONCE and ready.turns.is_shared
@@ -174,13 +175,13 @@ class Placement:
         return budget
 
     def _fill_in_turn(self, placed: dict[ReadyQueue, int], budget: int, now: float) -> int:
-        """Fill several queues, and count their placed tasks. Returns the rest of the budget."""
+        """Place tasks from several queues, and count them. Returns the rest of the budget."""
         take_turns = self._ready.turns.is_shared
         left = [(queue.next_turn() if take_turns else (), place, queue) for place, queue in enumerate(placed)]
         heapify(left)
         while left and budget > 0:
             turn, place, queue = left[0]
-            if take_turns and (present := queue.next_turn()) > turn:  # keys only increase, unless a task is put back
+            if take_turns and (present := queue.next_turn()) > turn:  # keys only increase unless a task is put back
                 heapreplace(left, (present, place, queue))
                 continue
             count = self._fill(queue, 1 if take_turns else budget, now)
@@ -194,7 +195,7 @@ class Placement:
         return budget
 
     def _fill(self, queue: ReadyQueue, budget: int, now: float) -> int:
-        """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
+        """Place tasks of one requirement, first in free slots, then as prefetches. Returns their number."""
         if queue.needs.is_fixed:
             return self._fill_fixed(queue, now)
         pools = self._pools.fitting.get(queue.needs) or self._pools.that_fit(queue.needs)
@@ -221,7 +222,7 @@ class Placement:
         return placed
 
     def idle(self, needs: Needs) -> Iterator[Worker]:
-        """Yield the workers with a free slot that fit these needs."""
+        """Yield the workers that have a free slot and fit these needs."""
         for pool in self._pools.fitting.get(needs) or self._pools.that_fit(needs):
             yield from (each for each in pool.idle if not self._prepares(each, needs.environment))
 
@@ -238,7 +239,8 @@ class Placement:
     def _offer(
         self, queue: ReadyQueue, pools: list[WorkerPool], sides: list[Side], prefetch: bool, budget: int, give: Give
     ) -> tuple[int, int]:
-        """Offer each worker with credit its share, once. Returns the tasks placed and the workers that took none."""
+        """Offer each worker with credit its share, once. Returns the numbers of placed tasks and of workers that took
+        none."""
         workers = sum(map(len, sides))
         if not workers:
             return 0, 0
@@ -331,7 +333,7 @@ class Placement:
         if reserved is not None and reserved is not queue:
             if not queue.may_pass(reserved):
                 return 0
-            share = 1  # the task behind the first may have a rank that may not pass
+            share = 1  # the second task's rank may not allow it to pass
         if queue.needs.is_counted:
             share = min(share, worker.count(queue.needs, queue))
         return share
@@ -346,8 +348,8 @@ class Placement:
     # -- balancing
 
     def balance(self, now: float) -> None:
-        """Recall tasks from stalled workers, from overloaded workers for idle workers, and to make way for tasks that
-        precede them."""
+        """Recall tasks from stalled workers, from overloaded workers for idle ones, and where a ready task should go
+        first."""
         self.poll_again_at = math.inf
         if now >= self.next_check:
             self._relieve_stalled(now)
@@ -360,7 +362,8 @@ class Placement:
         busiest = self._busiest(overloaded, now)
         served = tried = 0
         for pool in pools:
-            # Workers with equal offers and place share one iterator, so that rejected candidates are compared once.
+            # Workers with equal offers and location share one iterator, so that each rejected candidate is compared
+            # only once.
             candidates: dict[int, Iterator[Worker]] = {}
             for idle in list(islice(pool.idle, MAX_IDLE_SERVED - served)):
                 served += 1
@@ -380,7 +383,7 @@ class Placement:
                 self._overloaded.move_to_end(worker)
 
     def _recall_for_ready(self, now: float) -> None:
-        """Recall tasks that should start after a ready one."""
+        """Recall queued tasks that a ready task should precede."""
         if now >= self._next_recall:
             self._next_recall = now + POLL_AGAIN_SECONDS
             for worker, tasks in self._ready.turns.to_recall(list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))):
@@ -395,7 +398,7 @@ class Placement:
                 self.update(worker)
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
-        """Return the workers worth recalling from, busiest first. Work done within a round trip is not counted."""
+        """Return the workers worth recalling from, busiest first. Work that ends within a round trip does not count."""
         candidates = [
             (max(worker.load / worker.slots, now - worker.progress.at) - worker.reports.far_seconds, index, worker)
             for index, worker in enumerate(overloaded)
@@ -407,7 +410,7 @@ class Placement:
         return [worker for _, _, worker in sorted(worth, reverse=True)]
 
     def _recall_last(self, worker: Worker, idle: Worker | None, now: float) -> int:
-        """Recall the tasks that would start last: all queued ones, or an idle worker's share. Returns the number."""
+        """Recall the tasks that would start last: all queued tasks, or an idle worker's share. Returns their number."""
         wanted = worker.busy - worker.slots
         last: Iterable[Task] = reversed(worker.tasks.values())
         if idle is not None:
@@ -432,7 +435,7 @@ class Placement:
                 if task.needs.is_counted:
                     if not idle.count(task.needs):
                         continue
-                    wanted = 0  # only one of them, because the remaining capacity is unknown
+                    wanted = 0  # only one task, because the remaining capacity is unknown
             if type(task.state) is Assigned:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))

@@ -1,5 +1,4 @@
-"""Interfaces of extensions that restrict or direct the placement of some tasks. Without them, these tasks are refused.
-Pure."""
+"""Interfaces of extensions that restrict or direct the placement of some tasks, and otherwise refuse them. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ class Environments:
     """Tracks which workers prepare which environments."""
 
     refusal = "tasks with an environment need the extension 'environment', which this scheduler lacks"
-    """Why tasks with an environment are refused, or an empty string."""
+    """Why tasks with an environment are refused; empty if they are not."""
 
     def prepares(self, _worker: Worker, _environment: bytes, /) -> bool:
         """Return whether tasks with an environment must wait for a worker."""
@@ -26,22 +25,22 @@ class Environments:
         """Forget a worker."""
 
     def why_waits(self, _task: Task, /) -> str:
-        """Return a text on the environment of a ready task, or an empty string."""
+        """Describe how its environment delays a ready task, or return an empty string."""
         return ""
 
 
 class Nearness:
     """Workers preferred by tasks with a `near` term. Times are core time."""
 
-    refusal = "tasks with near need the extension 'near', which this scheduler lacks"
-    """Why tasks with `near` are refused, or an empty string."""
+    refusal = "tasks with 'near' need the extension 'near', which this scheduler lacks"
+    """Why tasks with `near` are refused; empty if they are not."""
     again_at = math.inf
     """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
 
     def offer(
         self, _queue: ReadyQueue, _sides: Sequence[Side], _prefetch: bool, _budget: int, _give: Give, _now: float, /
     ) -> int | None:
-        """Offer a queue to workers on these sides. Returns the number of tasks placed; None: any worker will do."""
+        """Offer a queue to workers on these sides. Returns the number placed, or None if any worker will do."""
         return None
 
     def may_move(self, _task: Task, _worker: Worker, _idle: Worker, _now: float, /) -> bool:
@@ -51,7 +50,7 @@ class Nearness:
     def left(self, _worker: Worker, /) -> None: ...
 
     def why_waits(self, _task: Task, /) -> str:
-        """Describe a ready task's preference and its reason, or return an empty string."""
+        """Describe which workers a ready task prefers and why, or return an empty string."""
         return ""
 
 

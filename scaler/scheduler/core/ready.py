@@ -1,10 +1,10 @@
-"""Ready queues: one per requirement, so that a task that no worker can run blocks no other task.
+"""Ready queues: one per requirement, so that a task that no worker can run does not block other tasks.
 
-Requirements whose first tasks have equal rank (priority, then depth) go round robin. Within a requirement: by priority,
-then keys take turns, then the owners of a key, then by depth, then first in, first out. A key with many clients
-therefore gets no more than a key with one client. The owner of a nested task is the client outside all tasks. Adding,
-taking, and dropping a task are O(1) per turn: a dropped task stays as a tombstone until a take or a sweep removes it.
-Extensions may subclass `ReadyQueue` to separate tasks that prefer a place.
+Requirements whose first tasks have equal rank (priority, then depth) go round robin. Order within a requirement: by
+priority; keys take turns; owners of a key take turns; by depth; first in, first out. A key with many clients therefore
+gets no more than a key with one client. The owner of a nested task is the client outside all tasks. Adding, taking, and
+dropping a task are amortized O(1): a dropped task remains as a tombstone until a take or a sweep removes it. Extensions
+may subclass `ReadyQueue` to separate tasks that prefer some workers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ T = TypeVar("T")
 Rank = tuple[int, int]
 """Negated priority, negated depth."""
 Side = OrderedDict[Worker, None]
-"""Workers of a pool that may take tasks: idle ones, or prefetching ones."""
+"""The workers of a pool that are idle, or the ones that may prefetch."""
 Give = Callable[[Worker, int], int]
-"""Gives a worker up to this many tasks from a queue, and returns their number."""
+"""Assigns up to a number of tasks from a queue to a worker, and returns how many."""
 
 NO_RANK: Final = (sys.maxsize, 0)
 """Sorts after the ranks of all tasks."""
 MAX_AT_ONCE, MAX_OF_OWNER = 128, 16
-"""Queues that are ordered at once, and beyond that, queues of an owner in the first portion."""
+"""Maximum number of queues to sort at once. If there are more, maximum queues of an owner in the first portion."""
 _SWEEP_AT = 1024
-"""Tombstones that trigger a sweep, if they also outnumber the live tasks."""
+"""Number of tombstones that triggers a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
 
 Depths = dict[int, deque[Task]]
@@ -44,20 +44,20 @@ Lane = OrderedDict[str, Owners]
 
 
 class Turns:
-    """Decides whose turn it is among the keys and owners of a lane. This class goes round robin; the `sharing`
-    extension decides by use."""
+    """Decides whose turn it is among the keys and owners of a lane. This class uses round robin; the `sharing`
+    extension decides by usage."""
 
     refusal = "preemptible tasks need the extension 'sharing', which this scheduler lacks"
     """Why such tasks are refused; empty if they are not."""
     is_shared = False
-    """Tasks of several owners or priorities, or of limited owners, are live."""
+    """Whether live tasks belong to several owners or priorities, or to a limited owner."""
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
-        """Return the key or owner whose turn it is; None if none may have one."""
+        """Return the key or owner whose turn it is, or None if no one may take a turn."""
         return next(iter(level))
 
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
-        """Called after a turn. Levels without tasks have been removed."""
+        """Called after a turn. Empty levels have been removed."""
         group = task.group
         if len(lane) > 1 and group.owner.account.key in lane:
             lane.move_to_end(group.owner.account.key)
@@ -65,7 +65,7 @@ class Turns:
             owners.move_to_end(group.owner.id)
 
     def allows(self, _task: Task, /) -> bool:
-        """Return whether a task may be taken, if `is_shared`. If not, its key has no turn before the next `begin`."""
+        """Return whether a task may be taken, if `is_shared`. If not, its key gets no turn until the next `begin`."""
         return True
 
     def wanted(self, group: Group) -> int:
@@ -73,7 +73,7 @@ class Turns:
         return group.ready
 
     def may_reserve(self, _group: Group, _placed: int, /) -> bool:
-        """Return whether room is reserved for the next task of a group. _placed: tasks of its queue in this pass."""
+        """Return whether to reserve capacity for a group's next task. _placed: tasks placed from its queue so far."""
         return True
 
     def text(self, _group: Group, /) -> str:
@@ -84,7 +84,7 @@ class Turns:
         """Called when a taken task is put back."""
 
     def precedes(self, _group: Group, _other: Group, /) -> bool | None:
-        """Return whether a group's owner has its turn before another owner; None: they alternate."""
+        """Return whether a group's owner goes before another owner; None: they alternate."""
         return None
 
     def standing(self, _group: Group, /) -> tuple[float, ...]:
@@ -92,18 +92,18 @@ class Turns:
         return 0.0, 0.0
 
     def holds_back(self, _group: Group, _worker: Worker, _chosen: Sequence[Task], /) -> bool:
-        """Return whether a worker should not prefetch a task, if `is_shared`. chosen: tasks that it gets now."""
+        """Return whether a worker should not prefetch a task, if `is_shared`. chosen: tasks chosen for it so far."""
         return False
 
     def to_recall(self, _overloaded: Sequence[Worker], /) -> Iterable[tuple[Worker, Sequence[Task]]]:
-        """Yield the compared workers with the queued tasks that should start after a ready one, if `is_shared`."""
+        """Yield each overloaded worker with its queued tasks that a ready task should precede, if `is_shared`."""
         return ()
 
     preempt_at = math.inf
     """Earliest time of the next call of `to_preempt`, while tasks are ready."""
 
     def to_preempt(self, _now: float, /) -> Iterable[tuple[Worker, Task, str]]:
-        """Yield workers with a started task to stop, and a text that names the ready task. Sets `preempt_at`."""
+        """Yield workers, a running task to stop on each, and a text that names the ready task. Sets `preempt_at`."""
         return ()
 
     def begin(self, now: float) -> None:
@@ -128,11 +128,11 @@ class ReadyQueue:
         self._priorities: list[int] = []
         """Negated, in ascending order."""
         self._sole = _NONE
-        """Shortcut to the best priority's only tasks. Never emptied here, so that `take` removes empty
-        levels."""
+        """Shortcut to the tasks of the best priority, if they form one deque. Never emptied here, so that `take`
+        removes empty levels."""
 
     preferred: Collection[Task] = ()
-    """Tasks that prefer a place, which `count` excludes."""
+    """Tasks that prefer some workers, which `count` excludes."""
 
     @property
     def total(self) -> int:
@@ -177,15 +177,15 @@ class ReadyQueue:
         return tasks
 
     def offer_near(self, _sides: Sequence[Side], _prefetch: bool, _budget: int, _give: Give) -> int:
-        """Offer tasks that prefer a place to workers there, on these sides. Returns the number of tasks placed."""
+        """Offer tasks to the workers on these sides that they prefer. Returns the number of tasks placed."""
         return 0
 
     def offer_elsewhere(self, _sides: Sequence[Side], _budget: int, _give: Give) -> int:
-        """Offer tasks that prefer a place to all workers on these sides. Returns the number of tasks placed."""
+        """Offer tasks that prefer other workers to all workers on these sides. Returns the number of tasks placed."""
         return 0
 
     def taker(self, _worker: Worker, _now: float) -> Callable[[], Task | None]:
-        """Return the function that takes the next task for a worker, if there are preferred tasks."""
+        """Return a function that takes the next task for a worker. Used if there are preferred tasks."""
         return self.take
 
     def end_turn(self) -> None:
@@ -197,7 +197,7 @@ class ReadyQueue:
         self._turns.put_back(task)
 
     def take(self) -> Task | None:
-        """Take the first ready task, and end its turn."""
+        """Remove and return the first ready task, and end its owner's turn."""
         turns = self._turns
         while len(self._sole) > 1 and not turns.is_shared:
             first = self._sole.popleft()
@@ -276,7 +276,7 @@ class ReadyQueue:
         task.group.ready -= 1
 
     def drop(self, _task: Task) -> None:
-        """Turn a task whose state has changed into a tombstone."""
+        """Turn a task that is no longer ready into a tombstone."""
         self.count -= 1
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
@@ -287,7 +287,7 @@ class ReadyQueue:
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
-        """Return how many tasks with the same preferred place go before this task, at most `limit`. O(limit)."""
+        """Return how many tasks with the same preference precede this task, at most `limit`. O(limit)."""
         (priority, depth), group = task.group.rank, task.group
         count = 0
         for better in self._priorities[: self._priorities.index(priority)]:
@@ -306,7 +306,7 @@ class ReadyQueue:
         return {task.group.client.id for depths in self._by_owner() for task in islice(_all_of([depths]), 1)}
 
     def owners(self) -> Iterator[tuple[int, bytes]]:
-        """Return the owners of tasks, by priority. Some may no longer have tasks."""
+        """Return owners by priority. Some may no longer have tasks."""
         for priority, lane in self._lanes.items():
             for owners in lane.values():
                 for owner in owners:
@@ -319,7 +319,7 @@ class ReadyQueue:
         return (task for task in _all_of(self._by_owner()) if task.state is READY)
 
     def add_one(self, task: Task, _place: int | None = None, *, is_first: bool) -> None:
-        """Add a task. _place: the task's preferred place. is_first: ahead of its client's other tasks."""
+        """Add a task. _place: its preferred workers. is_first: add it ahead of its client's other tasks."""
         group = task.group
         group.ready += 1
         self.count += 1
@@ -351,7 +351,7 @@ def _between(levels: Iterable[tuple[object, Iterable[Depths]]], own: object, ahe
 
 
 class ReadyQueues:
-    """All ready tasks, by requirement. Empty queues are kept for a while, because requirements are few."""
+    """All ready tasks, by requirement. Empty queues are kept for reuse, because requirements are few."""
 
     def __init__(self) -> None:
         self.queues: dict[Needs, ReadyQueue] = {}
@@ -378,7 +378,7 @@ class ReadyQueues:
         self.of(task.needs).remove(task)
 
     def drop(self, task: Task) -> None:
-        """Call after anything but `take` has changed the state of a ready task."""
+        """Call when anything but `take` has changed the state of a ready task."""
         task.group.ready -= 1
         self.of(task.needs).drop(task)
 
@@ -387,13 +387,12 @@ class ReadyQueues:
         return sum(queue.total for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
-        """Return the queues with a ready task that may run, ordered by turn, then by when they were last served."""
+        """Return the queues whose first task may run, ordered by turn, then least recently served first."""
         return self.in_turn([queue for queue in self.queues.values() if queue.total], is_for_all=True)
 
     def in_turn(self, found: list[ReadyQueue], *, is_for_all: bool) -> list[ReadyQueue]:
-        """Sort queues as `waiting` does, without those whose tasks may not run.
-
-        is_for_all: false if no worker has credit, so that only counted and fixed tasks matter."""
+        """Sort queues as `waiting` does, and omit those whose tasks may not run. is_for_all: False if no worker has
+        credit, so that only counted and pinned tasks matter."""
         if not is_for_all:
             found = [queue for queue in found if queue.needs.is_counted or queue.needs.is_fixed]
         if self.turns.is_shared:
@@ -403,8 +402,8 @@ class ReadyQueues:
         return found
 
     def portions(self, queues: Iterable[ReadyQueue]) -> list[list[ReadyQueue]]:
-        """Divide many queues in two: first some of each owner, which move to the end, then the rest. A freed slot
-        usually needs only the first portion, and ordering many queues takes long."""
+        """Split many queues into two portions: a few of each owner, which move to the end, and the rest. Sorting many
+        queues takes long, and a freed slot usually needs only the first portion."""
         counts = Counter[tuple[int, bytes]]()
         found: list[list[ReadyQueue]] = [[], []]
         for queue in queues:
@@ -418,7 +417,7 @@ class ReadyQueues:
     def which_wait(
         self, queues: Iterable[ReadyQueue], placed: Mapping[ReadyQueue, int]
     ) -> Iterator[tuple[ReadyQueue, bool]]:
-        """Yield queues, each with whether its next task waits only for resources: the queue has the first turn or, if
+        """Yield each queue, and whether its next task waits only for resources: the queue has the first turn or, if
         queues take no turns, none of its tasks was placed. placed: tasks placed in this pass."""
         waiting = self.waiting() if self.turns.is_shared else ()
         first = next((queue.next_turn() for queue in waiting if queue.total), None)

@@ -1,5 +1,5 @@
-"""Counts what tasks occupy on their worker from dispatch on. This module counts slots; the `resources` extension counts
-and reserves memory, GPUs, and CPUs. Pure."""
+"""Counts the resources that tasks occupy on their workers, from dispatch on. This module counts slots; the `resources`
+extension counts and reserves memory, GPUs, and CPUs. Pure."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
 
 @dataclass(slots=True, eq=False)
 class Claims:
-    """Resources that a worker's tasks occupy beyond one slot each."""
+    """Resources that a worker's tasks occupy, beyond one slot each."""
 
     offers: Offers
     slots: int
     by_task: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict, init=False)
-    """Needs and GPUs of its counted tasks."""
+    """Needs and GPU indexes of the counted tasks."""
     extra: float = field(default=0, init=False)
-    """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
+    """Slots occupied beyond one per unblocked task. While positive, no task is prefetched."""
     reserved: Any = field(default=None, init=False)
     """The `ReadyQueue` for which freed slots are reserved."""
     may_exceed: bool = field(default=False, init=False)
-    """Tasks may exceed the offers until some of them end: a blocked task continued, or a restarted scheduler adopted
-    tasks."""
+    """Whether tasks may exceed the offers until some end, because a blocked task resumed or a restarted scheduler
+    adopted tasks."""
 
     def count(self, _needs: Needs, _queue: Any, /) -> int:
-        """Return how many tasks with these needs fit into free resources, excluding reservations for other queues."""
+        """Return how many tasks with these needs fit into resources that are free and not reserved for other queues."""
         return sys.maxsize
 
     def is_kept_for(self, queue: Any) -> bool:
@@ -60,7 +60,7 @@ class Claims:
             self._give_back(*self.by_task.pop(task))
 
     def block(self, task: bytes, is_blocked: bool) -> None:
-        """A blocked task lends its slots, but no memory or GPUs."""
+        """Block or unblock a task. A blocked task lends out its slots, but not its memory or GPUs."""
         if task in self.by_task:
             self._widen(task, -1 if is_blocked else 1)
         self.may_exceed = self.may_exceed or not is_blocked
@@ -85,19 +85,19 @@ class ResourceRules:
         return MISSING if needs.claims or needs.cpus else ""
 
     def room(self, _queue: Any, /) -> int:
-        """Return how many tasks in a queue the cluster's limits admit now."""
+        """Return how many tasks from a queue the cluster's limits now admit."""
         return sys.maxsize
 
     def within_limits(self, wanted: Callable[[Any], int]) -> Callable[[Any], int]:
-        """Return a function like `Turns.wanted` that counts no more tasks in total than limits allow."""
+        """Return a function like `Turns.wanted`, but with its total capped by the limits."""
         return wanted
 
     def limited(self, _queue: Any, _task: Any = None, /) -> str:
-        """Describe the limit for which a queue's tasks wait, or return an empty string. _task: the one to explain."""
+        """Describe the limit that a queue's tasks wait for, or return an empty string. _task: the task to explain."""
         return ""
 
     def deadlock(self, _task: Any, /) -> str:
-        """Return an explanation if a task waits for a limit that its enclosing tasks use, or an empty string."""
+        """Explain that a task waits for a limit that its enclosing tasks use up, or return an empty string."""
         return ""
 
     def joined(self, worker: Any) -> Claims:
@@ -107,19 +107,19 @@ class ResourceRules:
     def left(self, _worker: Any, /) -> None: ...
 
     def expire(self, _now: float, /) -> None:
-        """End reservations that are due. Called before a placement if there are `reservations`."""
+        """End expired reservations. Called before a placement if there are `reservations`."""
 
     def reserves(self, _queue: Any, _placed: int, _now: float, _waits: bool, /) -> bool:
-        """Record the tasks placed in a pass over a queue of counted tasks. waits: its next task has the first turn, or
-        nothing was placed if queues take no turns. Returns whether a reservation is due."""
+        """Record the tasks placed in a pass over a queue of counted tasks. Returns whether a reservation is due.
+        _waits: its next task waits only for resources (see `ReadyQueues.which_wait`)."""
         return False
 
     def reserve(self, _queue: Any, _workers: Sequence[Any], _now: float, /) -> Any:
-        """Reserve the needs of a queue's first task on one of these workers. Returns the worker, or None."""
+        """Reserve resources for a queue's first task on one of these workers. Returns the worker, or None."""
         return None
 
     def shortage(self, queue: Any, willing: Sequence[Any]) -> str:
-        """Return why no worker can run a task from a queue, or an empty string. willing: workers that accept tasks."""
+        """Return why no worker can run this queue's tasks, or an empty string. willing: workers that accept tasks."""
         if any(worker.count(queue.needs, queue) for worker in willing):
             return ""
         return f"it runs alone and waits for a worker without other tasks, such as {emptiest(willing).title}"

@@ -1,4 +1,4 @@
-"""Subscribers to changes, and the core's extensions, whose hooks are resolved once. Pure."""
+"""Subscribers to changes, and the core's extensions. Looks up the extensions' hooks once. Pure."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Timed:
 
 
 class Remembered(Protocol):
-    """Ended tasks that an extension retains."""
+    """Ended tasks, retained by an extension."""
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the last end of this task, and the task's index in the batch."""
+        """Return the batch in which this task last ended, and the task's index in the batch."""
 
     def latest(self, limit: int) -> Iterable[tuple[TasksEnded, int]]:
-        """Return the last `limit` ends or fewer, oldest first."""
+        """Return the last tasks that ended, at most `limit`, oldest first."""
 
 
 class Explainer:
-    """Texts about waiting tasks, which an extension provides. Without the extension, they are empty."""
+    """Texts about waiting tasks, provided by an extension. Empty without the extension."""
 
     def why(self, _task: bytes, /) -> str:
         """Return why a task waits, where it runs, or how it ended."""
@@ -59,7 +59,7 @@ class Explainer:
         return ""
 
     def without_workers(self) -> str:
-        """Return why no worker is connected and what starts one, as `TITLE: TEXT`; empty if there are workers."""
+        """Return why no worker is connected and how to start one, as `TITLE: TEXT`; empty if there are workers."""
         return ""
 
 
@@ -70,14 +70,14 @@ class Paced:
         """Process the measurements of one batch; see `Timing.refresh`."""
 
     def failed(self, worker: bytes, timing: Timing, *, has_run: bool) -> None:
-        """Count a failed task. has_run: it raised an exception, so its duration is measured."""
+        """Count a failed task. has_run: whether the task raised an exception, and its duration was measured."""
 
     def left(self, worker: bytes) -> None:
         """Forget a worker."""
 
 
 class Publisher:
-    """Publishes changes to the shell: for the log, and for monitors if there are any."""
+    """Publishes changes to the shell, for the log and for any monitors."""
 
     changes: Collection[type] = (ScalingDecided, Incident)
 
@@ -86,8 +86,8 @@ class Publisher:
 
 
 class Changes:
-    """Collects the changes of a step for their subscribers, as described by `SchedulerPart.changes` and `on_changes`.
-    Changes without subscribers are not built."""
+    """Collects the changes of a step for their subscribers; see `SchedulerPart.changes` and `on_changes`. Changes
+    without subscribers are not built."""
 
     def __init__(self, subscribers: Sequence[Any]) -> None:
         self._subscribers = subscribers
@@ -102,7 +102,7 @@ class Changes:
                 self.taken.setdefault(kind, []).append(subscriber)
 
     def add(self, kind: Callable[P, Change], *parts: P.args, **named_parts: P.kwargs) -> None:
-        """Build and collect a change, if it has subscribers."""
+        """Build and record a change, if it has subscribers."""
         if kind in self.taken:
             self.collected.append(kind(*parts, **named_parts))
 
@@ -120,7 +120,7 @@ class Rooms:
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
         failed: list[Incident] | None = None,
     ) -> None:
-        """answerers: answer queries about the core. failed: incidents of parts, which the next step publishes."""
+        """answerers: objects that answer queries about the core. failed: incidents to publish in the next step."""
         self.parts = parts
         self.durability: Durability = next(self._provided("durability"), None) or Durability()
         self._failed: list[Incident] = [] if failed is None else failed
@@ -155,7 +155,7 @@ class Rooms:
             setattr(self, hook, next(self._provided(hook), getattr(self, hook)))
 
     def _provided(self, hook: str) -> Iterator[Any]:
-        """Yield the objects that parts return from a hook."""
+        """Yield the objects that the parts return from a hook."""
         return (found for part in self.parts if (found := getattr(part, hook)()) is not None)
 
     def watch(self, is_watched: bool) -> None:
@@ -163,8 +163,8 @@ class Rooms:
         self.changes.resolve()
 
     def deliver(self, clock: float) -> tuple[list[Command], list[Command]]:
-        """Deliver the changes of a step to their subscribers, and run due parts. Returns their commands, and the last
-        commands of the step."""
+        """Deliver the changes of a step to their subscribers, and run parts that are due. Returns their commands, and
+        the last commands of the step."""
         commands: list[Command] = []
         last: list[Command] = []
         now = Now(clock, self.unix_at_zero + clock)

@@ -2,13 +2,13 @@
 
 The meaning of a task's `state`:
 
-    Waiting(missing)          some dependencies have not ended
+    Waiting(missing)          some dependencies are still live
     READY                     in a ready queue
-    Delayed(until)            in backoff before it is ready again
+    Delayed(until)            in backoff before the next attempt
     Assigned(worker)          sent to a worker as attempt `task.attempt`
-    Recalled(worker, cancel)  recalled from the worker, to be cancelled or placed again
+    Recalled(worker, cancel)  recalled from the worker, to cancel it or place it again
 
-A terminated task is in no table, and has exactly one entry in a Finished message (none if its client has left).
+A terminated task is in no table. Exactly one entry in a Finished message reports it (none if its client has left).
 
 Only `tasks.py` writes a task's state. Only the methods below write a worker's counters.
 """
@@ -30,20 +30,20 @@ from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.resources import Claims, offers_of
 
 UNKNOWN_DURATION_SECONDS = 0.05
-"""Assumed task duration (seconds) of a function that was never measured."""
+"""Assumed task duration (seconds) for a function that was never measured."""
 BUCKETS = 65
-"""Buckets by bit length of a duration in microseconds (64 bits)."""
+"""Number of histogram buckets: one per bit length of a 64-bit duration in microseconds."""
 MAX_ATTEMPT_ERRORS = 8
-"""Maximum errors of earlier attempts that a task keeps."""
+"""Maximum errors from earlier attempts that a task keeps."""
 MOST_WEIGHT = 512
-"""Number of tasks in a histogram after which all counts are halved."""
+"""Number of tasks in a histogram at which all counts are halved."""
 
 
 @dataclass(slots=True, eq=False)
 class Timing:
-    """Durations of one function's tasks, in histograms with doubling buckets. seconds: the mean, or an assumption at
-    first. Call `refresh` after a batch. An update costs O(1). Old durations lose weight, so the histogram soon reflects
-    a function's changed durations.
+    """Durations of one function's tasks, in histograms whose buckets double in width. seconds: the mean, initially an
+    assumption. Call `refresh` after each batch. Updates are O(1). Old durations lose weight, so the histogram soon
+    reflects a change in a function's durations.
     """
 
     seconds: float = UNKNOWN_DURATION_SECONDS
@@ -54,7 +54,7 @@ class Timing:
     longest_us: int = 0
     halved: int = 0
     has_chunks: bool = False
-    """Tasks are chunks of several calls, so durations are not per call."""
+    """Whether tasks are chunks of several calls, so that durations are not per call."""
     taken: float = 0
     taken_us: float = 0
     """Values of `measured` and `total_us` after the last batch."""
@@ -70,9 +70,9 @@ class Timing:
         return self
 
     def refresh(self) -> tuple[float, float, float]:
-        """Evaluate a batch. Returns its tasks, their time (microseconds), and the time that they usually take."""
+        """Evaluate a batch. Returns its number of tasks, their time, and their usual time (microseconds)."""
         tasks, batch_us = self.measured - self.taken, self.total_us - self.taken_us
-        # Use the mean before the batch, which excludes the batch's own tasks; the first batch has no other reference.
+        # Use the mean from before the batch, which excludes the batch itself. The first batch is its own reference.
         usual_us = tasks * self.seconds * 1e6 if self.taken else batch_us
         self.seconds = self.total_us * 1e-6 / self.measured
         if self.measured >= MOST_WEIGHT:
@@ -88,20 +88,20 @@ class Timing:
 PROOF_SECONDS = 1.0
 """Messages received this long after a takeover attempt prove that the current owner is alive."""
 TAKEOVER_SECONDS = 5.0
-"""Seconds without a message after which a peer may have died silently. Takeover attempts this close count as one."""
+"""Seconds without a message after which a peer may have died. Takeover attempts within this time count as one."""
 PREFETCH_SECONDS = 0.05
 """Minimum seconds of prefetched work per slot."""
 PREFETCH_ROUND_TRIPS = 1.5
-"""Prefetched work in round trips to the worker: one in flight, the rest as margin."""
+"""Amount of prefetched work, in round trips to the worker: one for work in flight, the rest as margin."""
 ROUND_TRIPS_KEPT = 5
-"""Number of heartbeats among which the fastest counts, because a busy process answers late."""
+"""Number of heartbeats from which the fastest round trip is taken, because a busy process answers late."""
 MAX_ROUND_TRIP_SECONDS = 1.0
-"""Maximum round trip, as reported by a worker, that increases its prefetch."""
+"""Cap for the round trip (seconds) that determines a worker's prefetch."""
 CHECK_SECONDS = 1.0
 STALLED_CHECKS = 2
-"""Consecutive checks without progress after which a worker's queued tasks are moved."""
+"""Consecutive checks without progress after which a worker's queued tasks are recalled."""
 MAX_CALLS_OF_TASK = 1 << 32
-"""Maximum accepted from a client, because counts must stay exact in every reader."""
+"""Maximum calls per task that a client may claim, so that counts remain exact for every reader."""
 ARRIVAL_SECONDS = 0.1
 MAX_ARRIVALS = 1_000
 """Maximum arrival times per group. Above this, every second arrival is dropped."""
@@ -109,9 +109,9 @@ MAX_ARRIVALS = 1_000
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Counts since the start of all tasks with one name, key, and needs. Tasks that are not live have ended.
+    """Counts of all tasks with one name, key, and needs since the scheduler started. Tasks not live have ended.
 
-    failed, cancelled: calls (a chunk has several). more: calls beyond one per task. untimed: ended calls
+    failed, cancelled: numbers of calls (a chunk has several). more: calls beyond one per task. untimed: ended calls
     without a duration, such as calls that never ran.
     """
 
@@ -129,9 +129,9 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Live tasks of one client and spec. Outlives its last task for a moment, because the next one may follow. owner:
-    the client, or for nested tasks, the client outside all tasks. rank: sort key of queues, by descending priority,
-    then depth."""
+    """Live tasks of one client and spec. Outlives its last task briefly, because another one may follow. owner: the
+    client, or for nested tasks, the client outside all tasks. rank: sort key in queues, by descending priority, then
+    depth."""
 
     client: ClientRecord
     owner: ClientRecord
@@ -144,18 +144,18 @@ class Group:
     timing: Timing
     function: Function
     submitted: int = 0
-    """Number of calls, as are `failed` and `cancelled`."""
+    """Number of calls, like `failed` and `cancelled`."""
     failed: int = 0
     cancelled: int = 0
     live: int = 0
     is_active: bool = False
-    """It has live tasks and takes turns."""
+    """Whether the group has live tasks and takes turns."""
     ready: int = 0
     assigned: int = 0
     calls: dict[bytes, int] = field(default_factory=dict)
     more: int = 0
     arrivals: list[tuple[float, bytes]] = field(default_factory=list)
-    """Arrival times of queued tasks (clock time), each with the last task that arrived then."""
+    """Arrival times (clock time) of queued tasks, each with the last task that arrived then."""
 
     def arrived(self, task: bytes, now: float) -> None:
         """Record the arrival of tasks, ending with this one. Drops times without queued tasks."""
@@ -170,8 +170,8 @@ class Group:
             del arrivals[1:-1:2]
 
     def oldest(self) -> tuple[float, bytes]:
-        """Return when the oldest queued task arrived, and a task that arrived then. Without queued tasks, return the
-        last arrival. O(MAX_ARRIVALS)."""
+        """Return the arrival time of the oldest queued task, and a task that arrived then. Without queued tasks, return
+        the last arrival. O(MAX_ARRIVALS)."""
         return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
 
     @property
@@ -187,7 +187,7 @@ class Group:
         return more
 
     def in_calls(self, tasks: int) -> int:
-        """Return the approximate number of calls of some live tasks, assuming chunks of equal size."""
+        """Return the approximate number of calls in some live tasks, assuming chunks of equal size."""
         return tasks + round(self.more * tasks / self.live) if self.more else tasks
 
     def _has_queued(self, task: bytes) -> bool:
@@ -218,7 +218,7 @@ class Assigned:
 
 @dataclass(slots=True, eq=False)
 class Recalled:
-    """ahead: display text of the task that takes this one's place; empty if this task continues once started."""
+    """ahead: display text of the task that preempts this task; empty if this task continues once started."""
 
     worker: Worker
     cancel: bool
@@ -227,7 +227,7 @@ class Recalled:
 
 @dataclass(slots=True, eq=False)
 class WorkerClock:
-    """A worker's monotonic clock. offset_seconds: add to convert to the scheduler's clock; None: unknown."""
+    """A worker's monotonic clock. offset_seconds: added to convert to the scheduler's clock; None: unknown."""
 
     offset_seconds: float | None = None
     reported_seconds: float | None = None
@@ -235,7 +235,7 @@ class WorkerClock:
 
 @dataclass(slots=True, eq=False)
 class Ran:
-    """Times and places of the tasks in one Done, or of the running tasks in one Started, in columns."""
+    """When and where the tasks in one Done ran, or the tasks in one Started are running, in columns."""
 
     clock: WorkerClock
     ids: list[bytes]
@@ -249,13 +249,13 @@ class Ran:
 
 @dataclass(slots=True, eq=False)
 class Terminated:
-    """worker: name, or empty. ran: columns of its Done. Only tombstones and the history refer to such a task."""
+    """worker: name, or empty. ran: columns of its Done. Only tombstones and the history refer to terminated tasks."""
 
     worker: str
     ran: Ran | None = None
 
     def alone(self, task: bytes) -> Terminated:
-        """Return a copy with the columns of this task only, for a record that outlives the batch."""
+        """Return a copy with only this task's columns, for a record that outlives the batch."""
         ran = self.ran
         if ran is None or task not in ran.ids:
             return self if ran is None else Terminated(self.worker)
@@ -272,43 +272,43 @@ QUEUED: Final = (Waiting, Ready, Delayed)
 
 
 def max_number(spec: Spec, losses: int = 0, uncharged: int = 0) -> int:
-    """Return the number of the last attempt allowed, given earlier losses and uncharged attempts."""
+    """Return the number of the last allowed attempt, given earlier losses and uncharged attempts."""
     return 1 + uncharged + (spec.retries + losses if spec.retry_on else spec.max_losses)
 
 
 @dataclass(slots=True, eq=False)
 class AttemptErrors:
-    """Errors of one task; created at the first error, so that healthy tasks have no cost."""
+    """Errors of one task. Created at the first error, so that healthy tasks cost nothing."""
 
     failures: int = 0
-    """Retried attempts that raised an exception of `retry_on`."""
+    """Retried attempts that raised an exception listed in `retry_on`."""
     losses: int = 0
-    """Retried attempts that were lost with their process or worker."""
+    """Retried attempts that were lost with their processor or worker."""
     uncharged: int = 0
     """Retried attempts that count neither as retries nor as losses, such as those on drained workers."""
     interrupted: int = 0
     at_time_limit: int = 0
     longest_seconds: float = 0.0
     misses: dict[bytes, int] = field(default_factory=dict)
-    """Number of attempts, by object, that could not begin because the worker could not get the object from the
+    """By object: number of attempts that could not begin because the worker could not fetch the object from the
     storage."""
     lost_workers: set[bytes] = field(default_factory=set)
     last_worker: Worker | None = None
     avoid_until: float = 0.0
     texts: list[str] = field(default_factory=list)
     failed_input: tuple[str, bytes] | None = None
-    """Function and id of the task whose failure prevented this one."""
+    """Function and id of the task whose failure prevented this task."""
     needs: Needs | None = None
     """Overrides the group's needs, to run the task alone."""
 
     def add(self, text: str) -> None:
-        """Keep the text of an error; beyond the limit, in place of the last one."""
+        """Append an error text. At the limit, replace the last text."""
         self.texts[MAX_ATTEMPT_ERRORS - 1 :] = [text]
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One task. attempt: number of dispatches; users see `number` instead."""
+    """One task. attempt: number of dispatches; `number` is shown to users instead."""
 
     id: bytes
     group: Group
@@ -334,7 +334,7 @@ class Task:
 
     @property
     def number(self) -> int:
-        """Number of the current or next attempt, counting only started ones."""
+        """Number of the current or next attempt, counting only started attempts."""
         errors = self.errors
         return 1 if errors is None else 1 + errors.failures + errors.losses + errors.uncharged
 
@@ -351,10 +351,10 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class ResultBatch:
-    """Results of one Done, which the worker also keeps while the scheduler retains any of them.
+    """Results in one Done, which the worker also keeps while the scheduler retains any of them.
 
-    left: number of retained results, plus one while the Done is processed. released: the worker's list; None if no
-    worker keeps the results.
+    left: number of retained results, plus one while the Done is processed. released: list of the worker's releasable
+    batches; None if no worker keeps the results.
     """
 
     released: list[int] | None
@@ -372,8 +372,8 @@ NO_BATCH: Final = ResultBatch(None, 0)
 
 @dataclass(slots=True, eq=False)
 class KeptResults:
-    """Numbers of Done messages whose results a worker keeps. released: numbers of results that it no longer needs to
-    keep, not yet sent.
+    """Done messages with results that a worker keeps. released: numbers of the messages that it may drop, not yet sent
+    to it.
     """
 
     number: int = 0
@@ -382,7 +382,7 @@ class KeptResults:
 
 @dataclass(slots=True, eq=False)
 class RetainedResult:
-    """The end of a task, kept while dependents or an unacknowledging client may name the task."""
+    """The end of a task, retained until no dependent needs it and its client has acknowledged it."""
 
     outcome: int
     payload: bytes
@@ -390,7 +390,7 @@ class RetainedResult:
     unacknowledged: bool = True
     uses: int = 0
     failed_input: tuple[str, bytes] = field(init=False)
-    """Function and id of the failed input that dependents report. Set unless the task succeeded."""
+    """Function and id of the failed input that dependents report. Unset if the task succeeded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -409,7 +409,7 @@ class PeerRecord:
         return self.name
 
     def defends_its_name(self, now: float) -> bool:
-        """Return whether this peer has proved to be alive since another peer claimed its name."""
+        """Return whether this peer has proved that it is alive since another peer claimed its name."""
         if now - self.contested_at > TAKEOVER_SECONDS:
             self.contested_at = now
         return self.last_message_at > self.contested_at + PROOF_SECONDS
@@ -429,7 +429,7 @@ class ClientRecord(PeerRecord):
     role = "client"
     via: Worker | None = None
     identity: Identity = LOCAL
-    """Identity of the client, or of the task's client if this one is inside a task."""
+    """Identity of the client. If the client is inside a task, identity of the task's client."""
     account: KeyAccount = field(default_factory=lambda: KeyAccount(""))
     tasks: dict[bytes, Task] = field(default_factory=dict)
     groups: dict[Spec, Group] = field(default_factory=dict)
@@ -437,25 +437,25 @@ class ClientRecord(PeerRecord):
     number: int = 0
     unacknowledged: deque[Finished] = field(default_factory=deque)
     submitted: int = 0
-    """All calls since the client joined. Calls of tasks that are not live have ended."""
+    """Number of calls since the client joined. Calls of tasks that are not live have ended."""
     failed: int = 0
     cancelled: int = 0
     terminated: bool = False
     is_absent: bool = False
-    """The client is disconnected: messages to it are dropped. Set only by the `durability` extension."""
+    """Whether the client is disconnected, so that its messages are dropped. Set only by the `durability` extension."""
     is_back: bool = False
-    """Whether it had an earlier session, with this scheduler or its predecessor."""
+    """Whether the client had an earlier session with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     is_durable: bool = False
     """Whether the client's tasks and results outlive its connection. Set only by the `durability` extension."""
     owner: ClientRecord | None = None
-    """The client outside all tasks, if this one is inside a task and that one is known."""
+    """For a client inside a task: the client outside all tasks, if known."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkerPool:
-    """Workers with equal offers: all, and those with credit (a free slot, or capacity to prefetch)."""
+    """Workers with equal offers. idle: workers with a free slot. prefetching: workers with capacity to prefetch."""
 
     offers: Offers
     workers: int = 0
@@ -470,13 +470,13 @@ class Reports:
     at: float
     heartbeat: WorkerHeartbeat | None = None
     ended: int = 0
-    """Tasks ended or returned up to the last heartbeat."""
+    """Number of tasks that had ended or been returned by the last heartbeat."""
     clock: WorkerClock = field(default_factory=WorkerClock)
     round_trips: deque[float] = field(default_factory=partial(deque, maxlen=ROUND_TRIPS_KEPT))
     far_seconds: float = 0.0
-    """Round trip, if long enough to need a larger prefetch; otherwise 0."""
+    """Round trip (seconds) if long enough to need a larger prefetch; otherwise 0."""
     is_awaited: bool = False
-    """The worker reconnected from an earlier session, and has not reported its tasks yet."""
+    """Whether the worker reconnected from an earlier session and has not reported its tasks yet."""
 
     def add(self, heartbeat: WorkerHeartbeat, now: float, ended: int) -> None:
         self.heartbeat, self.at, self.ended = heartbeat, now, ended
@@ -484,7 +484,7 @@ class Reports:
             self.clock.offset_seconds = self.clock.reported_seconds = heartbeat.clock_offset_seconds
         if heartbeat.latency_seconds:
             self.round_trips.append(heartbeat.latency_seconds)
-            # The first one may include the process's start.
+            # The first round trip may include the start of the process.
             round_trip = min(MAX_ROUND_TRIP_SECONDS, *self.round_trips) if len(self.round_trips) > 1 else 0.0
             self.far_seconds = round_trip if round_trip * PREFETCH_ROUND_TRIPS > PREFETCH_SECONDS else 0.0
 
@@ -495,20 +495,19 @@ class Reports:
 
 @dataclass(slots=True, eq=False)
 class WorkerProgress:
-    """Whether a worker's tasks end. at: when results last arrived, when the worker ran out of tasks, or when it got a
-    task again."""
+    """Whether a worker makes progress. at: when results last arrived, or when an idle worker got a task."""
 
     at: float
     checks_without: int = 0
     is_stalled: bool = False
-    """Gets no prefetch until a task ends."""
+    """Whether the worker gets no prefetch until a task ends."""
     failures_in_row: int = 0
     is_quarantined: bool = False
     has_begun: bool = False
-    """Whether a task has run. Until then, processors may still be starting."""
+    """Whether any task has started. Until then, processors may still be starting."""
 
     def check(self, now: float, *, is_recalled: bool) -> bool:
-        """Return whether several checks in a row found no progress, which stops prefetching."""
+        """Return whether several consecutive checks found no progress, and stop prefetching if so."""
         self.checks_without = 0 if now - self.at < CHECK_SECONDS else self.checks_without + 1
         stalls = self.checks_without >= STALLED_CHECKS and not is_recalled
         self.is_stalled = self.is_stalled or stalls
@@ -529,21 +528,21 @@ class Worker(PeerRecord):
     claims: Claims = field(init=False)
     assigned: Assigned = field(init=False)
     terminated: Terminated = field(init=False)
-    """Shared states of its assigned and ended tasks."""
+    """States shared by its assigned tasks and by its ended tasks."""
     tasks: dict[bytes, Task] = field(default_factory=dict)
     blocked: frozenset[bytes] = frozenset()
-    """Ids of started tasks that wait for their own tasks and lend their slots."""
+    """Ids of started tasks that wait for their own tasks and lend out their slots."""
     by_function: dict[Timing, int] = field(default_factory=dict)
     recalled: int = 0
     started: set[bytes] = field(default_factory=set)
-    """Tasks reported as started, in reply to a recall or at the worker's end."""
+    """Tasks that the worker reported as started, in reply to a recall or before it exited."""
     has_accounted: bool = False
     sent: int = 0
     side: OrderedDict[Worker, None] | None = None
     results: KeptResults = field(default_factory=KeptResults)
     draining: bool = False
     is_leaving: bool = False
-    """The agent requested the drain, and terminates itself."""
+    """Whether the agent requested the drain and exits by itself."""
     progress: WorkerProgress = field(init=False)
     reports: Reports = field(init=False)
 
@@ -584,7 +583,7 @@ class Worker(PeerRecord):
         return seconds
 
     def full_load(self, load: float, count: float) -> float:
-        """Return the load above which no task is prefetched. load, count: of its current tasks.
+        """Return the load above which no task is prefetched. load, count: load and number of its current tasks.
 
         The view of a distant worker is one round trip old, so its running tasks are not counted.
         """
@@ -598,7 +597,7 @@ class Worker(PeerRecord):
         return not (self.draining or self.reports.is_awaited) and self.broken_at is None
 
     def count(self, needs: Needs, queue: object = None) -> int:
-        """Return how many tasks with these needs fit into free resources that are not reserved for other queues."""
+        """Return how many tasks with these needs fit into resources that are free and not reserved for other queues."""
         room = min(self.limit, self.claims.count(needs, queue))
         width = needs.width(self.offers, self.slots)
         return room if width <= 1 else min(room, int((self.slots - self.busy - self.claims.extra) // width))
@@ -608,7 +607,7 @@ class Worker(PeerRecord):
         return before != most
 
     def take(self, tasks: Sequence[Task], now: float) -> None:
-        """Add tasks in order. `count_function` must follow."""
+        """Add tasks in order. Call `count_function` next."""
         if len(self.tasks) == len(self.blocked):
             self.progress.at = now
             self.progress.checks_without = 0
@@ -624,7 +623,7 @@ class Worker(PeerRecord):
             del self.by_function[timing]
 
     def release(self, task: Task) -> None:
-        """Remove a task, whose state must not have changed yet."""
+        """Remove a task. Call before its state changes."""
         del self.tasks[task.id]
         if task.id in self.blocked:
             self.blocked -= {task.id}
@@ -640,7 +639,7 @@ class Worker(PeerRecord):
             self.claims.release(task.id, is_blocked)
 
     def block(self, task: Task, *, is_blocked: bool) -> None:
-        """Block or unblock a started task that waits for its own tasks: it lends its slots, but no memory or GPUs."""
+        """Block or unblock a task that waits for its own tasks. Blocked tasks lend out their slots, nothing else."""
         if is_blocked != (task.id in self.blocked):
             self.blocked ^= {task.id}
             self.claims.block(task.id, is_blocked)
@@ -651,7 +650,7 @@ class Worker(PeerRecord):
         self.recalled += change
 
     def keep(self, task: Task) -> None:
-        """Record that a task has started: a recall is void, and the worker may end while running the task."""
+        """Record that a task has started, which voids a recall. The worker may end while running the task."""
         self.started.add(task.id)
         if type(task.state) is Recalled and not task.state.cancel:
             self.count_recall(-1)
@@ -674,7 +673,7 @@ class Worker(PeerRecord):
             self.progress.has_begun = True
 
     def note_done(self, done: Done, now: float, own_now: float) -> None:
-        """Record that results arrived. now, own_now: by the clock, and core time."""
+        """Record that results arrived. now: clock time. own_now: core time."""
         self.progress.at, self.progress.checks_without, self.progress.is_stalled = own_now, 0, False
         if not done.lanes:
             return

@@ -1,4 +1,4 @@
-"""Interface of the part that records where objects are. Pure."""
+"""Interface of the part that tracks the locations of objects. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from scaler.scheduler.core.state import PeerRecord, Task, Worker
 
 @dataclass(slots=True)
 class Timer:
-    """The core sets `now` at the beginning of each step, and calls `Stores.tick` if `next_at` is reached."""
+    """The core sets `now` at the beginning of each step, and calls `Stores.tick` once `next_at` is reached."""
 
     now: float = -math.inf
     next_at: float = math.inf
 
 
 class Stores:
-    """Locations of objects, and the workers near them. In this class, all objects are in the object storage, and all
-    workers are equally near; `Rooms.stores` may return a subclass with more places. Times are core time.
-
-    Places are numbers; 0: the object storage."""
+    """Locations of objects, and the workers near them. In this class, all objects are in the object storage, at the
+    same distance from all workers. `Rooms.stores` may return a subclass with more places. Times are core time. Places
+    are numbers; 0 is the object storage."""
 
     is_used = False
-    """Whether small objects may be elsewhere, so that `stored` must be called for all objects."""
+    """Whether small objects may also be outside the object storage, so that `stored` must be called for all objects."""
     is_spread = False
-    """Whether workers are at several places. If not, no task prefers a place."""
+    """Whether workers are at several places. Otherwise, no task prefers a place."""
     refusal = "this scheduler has no host stores: its extension data_plane is disabled"
-    """Why stores may not connect; empty if they may."""
+    """Why stores cannot connect; empty if they can."""
     again_at = math.inf
-    """Time of the next placement of tasks whose places could not be compared."""
+    """Time to place tasks again whose preferred places could not be compared yet."""
 
     def __init__(self) -> None:
         self.records: Mapping[bytes, PeerRecord] = {}
@@ -42,7 +41,7 @@ class Stores:
         self.timer = Timer()
         self._to_storage: list[Message] = []
         self.mail: Collection[object] = self._to_storage
-        """Messages to take, unless empty and not `is_used`."""
+        """Pending messages. If empty and not `is_used`, `take_messages` need not be called."""
 
     def bound(self, state: Any, outbox: Any, config: Rules) -> None:
         """Called once, before the first step."""
@@ -55,7 +54,7 @@ class Stores:
     def joined(
         self, peer: bytes, name: str, details: StoreDetails, now: float, gone: Iterable[bytes], *, is_back: bool
     ) -> PeerRecord:
-        """Add a store. gone: owners whose objects it must forget. is_back: an earlier scheduler knew it."""
+        """Add a store. gone: owners whose objects it must drop. is_back: it was connected to an earlier scheduler."""
         raise NotImplementedError
 
     def left(self, record: PeerRecord) -> None: ...
@@ -71,10 +70,10 @@ class Stores:
     def worker_joined(self, worker: Worker) -> None: ...
     def worker_left(self, worker: Worker) -> None: ...
     def forget_worker(self, worker: Worker) -> None:
-        """Called after the tasks of a worker that left have ended or are ready again."""
+        """Called after a worker left and its tasks have ended or are ready again."""
 
     def use(self, worker: Worker, store: bytes, now: float) -> None:
-        """Record the store of a worker's host; empty: the object storage."""
+        """Record the store on a worker's host. Empty: the object storage."""
 
     # -- objects
 
@@ -82,7 +81,7 @@ class Stores:
         """Record an object stored by a task. size_bytes: 0 if unknown."""
 
     def restored(self, identifier: bytes) -> None:
-        """Record that a client has stored a lost object in the object storage again."""
+        """Record that a client has stored a lost object again, in the object storage."""
 
     def forget(self, identifiers: list[bytes]) -> None:
         self._to_storage.append(ForgetObjects(identifiers))
@@ -91,7 +90,7 @@ class Stores:
         self._to_storage.append(ForgetOwner(owner))
 
     def persist(self, identifier: bytes) -> None:
-        """Keep a copy of a result that does not depend on a host."""
+        """Keep a copy of a result in the object storage, where it survives the loss of a host."""
 
     def persist_results_of(self, client: bytes) -> None: ...
     def size_of(self, _identifier: bytes) -> int:
@@ -111,17 +110,17 @@ class Stores:
     # -- placement
 
     def preferred(self, _task: Task, _now: float) -> int | None:
-        """Return the place that a task with references prefers, or None."""
+        """Return the place preferred by a task with references, or None."""
         return None
 
     def place_of(self, _worker: Worker) -> int:
         return 0
 
     def came_free(self, worker: Worker) -> None:
-        """Record that a worker may take more tasks, or fewer."""
+        """Record that a worker's capacity for tasks has changed."""
 
     def end_pass(self, now: float) -> None:
-        """Called after all queues were offered to workers at several places."""
+        """Called after all queues were offered to workers, if these are at several places."""
 
     def nearest(self, workers: Sequence[Worker], _idle: Worker) -> Sequence[Worker]:
         """Return workers from which tasks may move to an idle one, nearest first."""
@@ -133,9 +132,9 @@ class Stores:
         return True
 
     def why_waits(self, _task: Task, _now: float) -> str:
-        """Return the place that a ready task prefers, and why, or an empty string."""
+        """Describe the place that a ready task prefers, and why, or return an empty string."""
         return ""
 
     def fetching(self, _task: Task, _worker: Worker) -> str:
-        """Return the progress of an input that a worker waits for, or an empty string."""
+        """Describe the progress of an input that a worker is fetching, or return an empty string."""
         return ""

@@ -1,4 +1,4 @@
-"""Submission of tasks: detects repetitions, enforces limits, and sorts tasks into groups."""
+"""Submission of tasks: detects repeated tasks, enforces limits, and sorts tasks into groups."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_WRONG = 100
 MAX_TIMINGS = 10_000
 MAX_FUNCTIONS = 10_000
-"""Maximum function names with task counts, in addition to the names of live tasks."""
+"""Maximum number of function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
-"""Maximum functions with one name whose durations are shown together, most recently submitted first."""
+"""Maximum functions with one name to show the durations of, most recently submitted first."""
 
 
 class Submission:
-    """Processes submissions. `waiting_limit`: most tasks that may be Waiting or Ready; -1: no limit."""
+    """Processes submissions. `waiting_limit`: maximum tasks that may be Waiting or Ready; -1: no limit."""
 
     def __init__(self, state: ClusterState, tasks: Tasks, waiting_limit: int) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class Submission:
         """New tasks by client and function, not yet reported to the audit log."""
 
     def submit(self, client: ClientRecord, message: Submit) -> list[str]:
-        """Process a Submit. Returns its protocol errors; the affected tasks are dropped."""
+        """Process a Submit. Returns its protocol errors. Tasks with errors are dropped."""
         wrong: list[str] = []
         objects = self._state.objects
         no_room = ""
@@ -48,7 +48,7 @@ class Submission:
             elif not objects.register(identifier, payload, client.id):
                 _note(wrong, f"function id {show(identifier)} does not match the function sent with it")
         referencing: list[Task] = []
-        # A program that continues a session after a restart may submit tasks that workers already have.
+        # After a restart, a program that continues a session may resubmit tasks that workers already have.
         claims = self._durability.claims if client.is_durable else ()
         is_again = message.again > 0
         if is_again:
@@ -91,7 +91,7 @@ class Submission:
         *,
         is_again: bool,
     ) -> None:
-        """Create the tasks of one group. referencing: collects the tasks that are not queued yet because they have
+        """Create the tasks of one group. referencing: list that collects the tasks not queued yet because they have
         references, are resubmitted or claimed, or failed in a chunk."""
         account, accounts = client.account, self._state.accounts
         left = room = accounts.bytes_left(account)
@@ -107,7 +107,7 @@ class Submission:
         for index, (identifier, payload) in enumerate(zip(columns.ids, payloads, strict=True)):
             if identifier in tasks or identifier in retained:
                 self._durability.repeated(client, columns, index)
-                continue  # executed and answered once
+                continue  # run and answered only once
             if identifier[:10] != own:
                 _note(wrong, f"task id {identifier.hex()} is not this client's")
                 continue
@@ -176,10 +176,10 @@ class Submission:
         if 0 <= self._state.accounts.max_tasks <= account.tasks:
             most = self._state.accounts.max_tasks
             return f"max_tasks_per_client is {most}, and key {account.key} has reached it"
-        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are already waiting"
+        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and it is reached"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
-        """Reject tasks at submission. Tasks refused by a failed journal are answered at once and not retained."""
+        """Reject tasks at submission. Tasks refused for a failed journal are answered immediately and not retained."""
         client = group.client
         is_refused = self._durability.failure and client.via is None
         refused, rejected = list[bytes](), list[Task]()
@@ -258,7 +258,7 @@ class Submission:
 
 
 def _shared(payloads: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield payloads, with equal neighbors as one object: most nodes of a graph have equal arguments."""
+    """Yield payloads, replacing equal neighbors by one object, because most nodes of a graph have equal arguments."""
     last = b""
     for payload in payloads:
         if payload != last:

@@ -5,12 +5,12 @@
     Ready    -> Assigned                   assign
     Assigned -> Recalled                   recall, cancel; back to Assigned if the worker keeps the task
     Assigned, Recalled -> Ready | Delayed  returned, done, worker_lost
-    Assigned -> Waiting                    done, if the storage lost an input; Ready again after `restored`
+    Assigned -> Waiting                    done, if the storage lost an input; Ready after `restored`
     Delayed  -> Ready                      wake
     any      -> Terminated                 end
 
 Invariants: a terminated task is in no table. Each task gets exactly one entry in a Finished, or none if its client has
-left. The result of any attempt except the current one is dropped together with its stored object.
+left. Only the current attempt may deliver a result. Results of other attempts are dropped with their stored objects.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ from scaler.scheduler.core.state import (
 )
 
 POISON_WORKERS = 3
-"""Lost workers (distinct agents or hosts) after which a task is poison."""
+"""Number of lost workers (distinct agents or hosts) after which a task counts as poison."""
 RETRY_BACKOFF = Backoff(0.05, 1.0)
 AVOID_SECONDS = 1.0
-"""Seconds for which a retried task avoids the worker on which it failed, if another worker is available."""
+"""Seconds that a retried task avoids the worker where it failed, if another worker is available."""
 MAX_ATTEMPT_ERROR_TEXT = 200
 
 MAX_CANCELLED = 2_000
-"""Tasks cancelled per step, at about 5 us each."""
+"""Maximum tasks cancelled per step; each takes about 5 us."""
 MAX_REJECTED_KEPT = 10
 MAX_MISSES = 20
-"""Maximum retries of a task whose worker cannot get an object: about 15 s, with the backoff."""
+"""Maximum retries of a task whose worker cannot fetch an object: about 15 s in total, with backoff."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.OBJECT_LOST)
 _FAILED = frozenset(
@@ -107,13 +107,13 @@ _FAILED = frozenset(
         Outcome.OUT_OF_MEMORY,
     }
 )
-"""Outcomes that count against a worker: the worker may be at fault if the function does not fail elsewhere."""
+"""Outcomes that count against a worker, which may be at fault if the function succeeds elsewhere."""
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
 _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
-"""Final outcome of a task that has reached its limit for losses, by the outcome of the last attempt."""
+"""Final outcome of a task that has reached its loss limit, by the outcome of the last attempt."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
-"""Outcomes up to this value mean that the task's own code ran to completion."""
+"""Highest outcome that means that the task's own code ran to completion."""
 _ZEROS = repeat(0)
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
@@ -134,21 +134,20 @@ class Tasks:
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
         self._idle: dict[Group, None] = {}
-        """Groups that may have no live tasks."""
+        """Groups that had no live tasks when last checked."""
         self.next_wake = math.inf
 
-    # -- in
+    # -- admission
 
     def resolve(self, task: Task, *, is_held: bool = False) -> None:
-        """Admit a task with references: wait for its dependencies, count its objects as used, or fail at once.
-
-        is_held: the task also waits for `release_hold` or `adopt`.
+        """Admit a task with references: count the use of its objects, and wait for its dependencies or fail
+        immediately. is_held: the task also waits for `release_hold` or `adopt`.
         """
         missing = int(is_held)
         failed: RetainedResult | None = None
         group = task.group
         client = group.client
-        references: list[bytes] = []  # tasks' own id objects, so that a graph shares them
+        references: list[bytes] = []  # the tasks' own id objects, so that a graph shares them
         for reference in task.references:
             other = client.tasks.get(reference)
             if other is not None:
@@ -184,7 +183,7 @@ class Tasks:
 
     def release_hold(self, task: Task) -> None:
         state = task.state
-        assert type(state) is Waiting, "only such tasks are held"
+        assert type(state) is Waiting, "only waiting tasks are held"
         state.missing -= 1
         if not state.missing:
             self._state.counts.waiting -= 1
@@ -197,10 +196,10 @@ class Tasks:
             store = self._stores.preferred(task, self._state.own_time(self._state.now))
         self._ready.add_one(task, store, is_first=is_first)
 
-    # -- assignment to workers and return
+    # -- assignment to workers, and recall
 
     def assign(self, tasks: list[Task], worker: Worker, inputs: Mapping[bytes, tuple[bytes, ...]], now: float) -> None:
-        """Send ready tasks, already taken from their queue, to a worker. inputs: see `Outbox.run`."""
+        """Send ready tasks to a worker. Their queue no longer contains them. inputs: see `Outbox.run`."""
         by_group: defaultdict[Group, list[Task]] = defaultdict(list)
         state = worker.assigned
         for task in tasks:
@@ -220,7 +219,7 @@ class Tasks:
                 self._state.changes.add(Dispatched, task.id, worker.id)
 
     def adopt(self, task: Task, worker: Worker, attempt: int, devices: tuple[int, ...], now: float) -> None:
-        """Mark a queued task as assigned: a worker reported this attempt. Its dependencies may still be alive."""
+        """Mark a queued task as assigned, because a worker reported this attempt. Its dependencies may be live."""
         if type(task.state) is Ready:
             self._ready.remove(task)
         else:
@@ -242,7 +241,7 @@ class Tasks:
         )
 
     def recall(self, worker: Worker, tasks: Iterable[Task], *, cancel: bool = False) -> None:
-        """Ask a worker to return tasks: all of them to cancel, otherwise only unstarted ones, to place them again."""
+        """Ask a worker to return tasks: all of them if cancel, otherwise only unstarted tasks, to place them again."""
         for task in tasks:
             if task.group.needs.gang and not cancel:
                 continue
@@ -251,13 +250,13 @@ class Tasks:
             self._outbox.recall(worker, task, kill=cancel)
 
     def preempt(self, worker: Worker, task: Task, ahead: str) -> None:
-        """Ask a worker to stop a started task, which runs again later. ahead: text for the task to start instead."""
+        """Ask a worker to stop a started task, to be run again later. ahead: text for the task to start instead."""
         task.state = Recalled(worker, False, ahead)
         worker.count_recall(1)
         self._outbox.recall(worker, task, preempt=True)
 
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
-        """Process the reply to a recall: returned tasks, and tasks that the worker keeps because they have started."""
+        """Process the reply to a recall: the returned tasks, and the started tasks, which the worker keeps."""
         if not message.ids:
             worker.has_accounted = True
         rows = zip(message.ids, message.attempts, message.started, strict=True)
@@ -273,7 +272,7 @@ class Tasks:
             self._take_back(worker, task, now)
 
     def _take_back(self, worker: Worker, task: Task, now: float) -> None:
-        """Requeue a task that has not begun, ahead of its client's other tasks, or end it if it is being cancelled."""
+        """Requeue an unstarted task ahead of its client's other tasks, or end it if it is being cancelled."""
         self._release(worker, task)
         if type(task.state) is Recalled and task.state.cancel:
             self.end(task, _CANCELLED, b"cancelled")
@@ -310,7 +309,7 @@ class Tasks:
     # -- results
 
     def done(self, worker: Worker, message: Done, now: float, batch: ResultBatch | None = None) -> None:
-        """Process results. batch: the batch to which they belong, or None for a newly received Done."""
+        """Process results. batch: the batch that contains them, or None for a newly received Done."""
         if batch is None:
             worker.results.number += 1
             batch = ResultBatch(worker.results.released, worker.results.number)
@@ -368,8 +367,7 @@ class Tasks:
         worker.progress.has_begun |= healthy
 
     def _stored(self, worker: Worker, task: Task, outcome: int, payload: bytes) -> tuple[int, bytes]:
-        """Record where a result is stored. Returns the outcome and the payload, which are replaced if the id is
-        wrong."""
+        """Record where a result is stored. Returns its outcome and payload, or an error for both if the id is wrong."""
         if not self._is_result(task.id, task.attempt, payload):
             return Outcome.OBJECT_LOST, b"its worker stored the result under another id"
         size_bytes = stored_bytes(payload)
@@ -382,7 +380,7 @@ class Tasks:
         return is_task(identifier) and 1 <= attempt <= MAX_ATTEMPT and payload[1:17] == result_id(identifier, attempt)
 
     def drop_late(self, payload: bytes, worker: Worker | None = None) -> None:
-        """Drop a result that no task awaits, with its stored object. worker: the worker that stored it, if known."""
+        """Drop a result that no task expects, and its stored object. worker: the worker that stored it, if known."""
         if is_stored(payload):
             self._forget_stored(payload[1:17], worker)
 
@@ -428,7 +426,7 @@ class Tasks:
                 raise AssertionError("the task ended with a result")
 
     def _note_stopped(self, worker: Worker, task: Task, text: str) -> None:
-        """Record that an attempt was stopped, without charging any limit."""
+        """Record that an attempt was stopped, without counting it against a limit."""
         self._forget_stored(result_id(task.id, task.attempt), worker)
         errors, number = _errors_of(task), task.number
         error = f"attempt {number} on {worker.title}: {text[:MAX_ATTEMPT_ERROR_TEXT]}"
@@ -439,14 +437,12 @@ class Tasks:
             self._outbox.send_to_client(task.group.client, Started([task.id], requeued=True))
 
     def worker_lost(self, worker: Worker, why: str, charged: bool, limit_seconds: float, now: float) -> None:
-        """Requeue or end the tasks of a lost worker.
+        """Requeue or end the tasks of a lost worker. charged: a running task may have caused the loss. limit_seconds:
+        the unit's time limit if it caused the loss (then no task is charged); otherwise 0.
 
-        charged: a running task may have caused the loss. limit_seconds: the unit's time limit if the loss is due to it,
-        in which case no task is charged; otherwise 0.
-
-        A task is charged only if it was the only one running. If several were running, the culprit is unknown: all are
-        retried, and each runs alone once it has been a suspect too often. If the worker has accounted for its tasks,
-        the tasks that it did not report as begun are requeued regardless of `retries`.
+        A task is charged only if it was the only one running. If several tasks were running, the cause is unknown: all
+        are retried, and a task that is suspected too often then runs alone. If the worker has accounted for its tasks,
+        tasks not reported as begun are requeued regardless of `retries`.
         """
         text = f"worker {worker.title} {why}"
         if limit_seconds:
@@ -456,7 +452,7 @@ class Tasks:
             self._take_back_unbegun(worker, now)
         blocked = set(worker.blocked)
         slots = worker.slots
-        # Blocked tasks are suspects only if nothing else was running.
+        # Blocked tasks are suspects only if no other task was running.
         running = min(len(worker.tasks) - len(blocked), slots)
         suspects = running or len(blocked)
         unstarted: list[Task] = []
@@ -484,7 +480,7 @@ class Tasks:
             self._take_back(worker, task, now)
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
-        """Charge the only suspect for the loss of a worker: poison if the task ran alone, and repeatedly."""
+        """Charge the only suspect for the loss of a worker. A task that ran alone in several losses is poison."""
         errors = _errors_of(task)
         was_alone = task.needs.is_alone
         lost = self._isolate(task, worker)
@@ -506,7 +502,7 @@ class Tasks:
         self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
 
     def _interrupted(self, worker: Worker, task: Task, text: str, limit_seconds: float, now: float) -> bool:
-        """Record that the cluster interrupted an attempt, if it had begun. Returns False if the task was ended."""
+        """Record that the cluster interrupted an attempt, if it had begun. Returns False if this ended the task."""
         errors, number = _errors_of(task), task.number
         if not worker.progress.has_begun:
             errors.uncharged += 1
@@ -555,34 +551,33 @@ class Tasks:
             held.append(task)
 
     def restored(self, client: ClientRecord, message: ObjectsRestored, now: float) -> None:
-        """Requeue the tasks that waited for these objects; fail the tasks whose object is lost for good."""
+        """Requeue the tasks that waited for these objects, and fail the tasks whose object is lost for good."""
         for identifiers, is_lost in ((message.ids, False), (message.lost, True)):
             for identifier in identifiers:
                 if owner_of(identifier) != client.id:
                     continue
                 if not is_lost:
                     self._stores.restored(identifier)
-                for task in reversed(self._objects.missing.pop(identifier, [])):  # each task goes to the front
+                for task in reversed(self._objects.missing.pop(identifier, [])):  # each task is added in front
                     if type(task.state) is not Waiting:
-                        continue  # cancelled since
+                        continue  # cancelled in the meantime
                     if is_lost:
                         host = self._stores.lost_with(identifier)
                         where = f" with host {host}, which had the only copy" if host else ""
                         why = f"object {show(identifier)} is lost{where}: {message.text}"
                         self.end(task, Outcome.OBJECT_LOST, why.encode())
                     else:
-                        # The worker may still have no connection to the storage that the client reached.
+                        # The worker may not yet be connected to the storage that the client reached.
                         misses = _errors_of(task).misses[identifier]
                         self._state.counts.waiting -= 1
                         self._requeue(task, RETRY_BACKOFF.seconds(misses - 1) if misses > 1 else 0.0, now)
 
-    # -- once more
+    # -- retries
 
     def _retry(self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, why: str, now: float) -> None:
-        """Charge a task for a failure, then retry it, preferably on another worker, or end it at its limit.
-
-        Exceptions count against `retries`, losses of the process or worker against `losses`. why: text after the
-        attempt number.
+        """Charge a task for a failure. Retry it, preferably on another worker, or end it if it reached its limit.
+        Exceptions count against `retries`; losses of the processor or worker count against `losses`. why: text after
+        the attempt number.
         """
         number = task.number
         error = f"attempt {number}{why}"
@@ -617,9 +612,7 @@ class Tasks:
             task.attempt = max(task.attempt, task.group.client.attempt_base)
             delay = max(delay, self._state.rooms.durability.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
-            self.end(
-                task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and the task was sent that many times".encode()
-            )
+            self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and the task has reached it".encode())
         elif task.references and self._lacks_inputs(task):
             pass
         elif delay > 0:
@@ -636,7 +629,7 @@ class Tasks:
             self._state.changes.add(GivenBack, task.id)
 
     def _lacks_inputs(self, task: Task) -> bool:
-        """Make a requeued task wait for live dependencies, or fail with a failed one. False: all inputs are
+        """Make a requeued task wait for live dependencies, or fail with a failed input. False: all inputs are
         available."""
         client = task.group.client
         missing = sum(reference in client.tasks for reference in task.references)
@@ -650,7 +643,7 @@ class Tasks:
         return missing > 0 or failed is not None
 
     def wake(self, now: float) -> None:
-        """Cancel tasks, and queue those whose delay has ended. Called at `next_wake`."""
+        """Cancel tasks, and queue the tasks whose delay has ended. Called at `next_wake`."""
         left = MAX_CANCELLED
         while self._cancels and left:
             client, ids = self._cancels[0]
@@ -668,12 +661,12 @@ class Tasks:
                 self._enqueue(task, is_first=True)
         self.next_wake = 0.0 if self._cancels else delayed[0][0] if delayed else math.inf
 
-    # -- out
+    # -- ends
 
     def end(
         self, task: Task, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
     ) -> None:
-        """End a task that is on no worker: send its outcome to its client, and settle all dependents."""
+        """End a task that is not on a worker: send its outcome to its client, and settle all dependents."""
         self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.dependents is not None:
             self._end_dependents(task, outcome, payload)
@@ -683,12 +676,12 @@ class Tasks:
         ended = [task]
         while ended:
             last = ended.pop()
-            # The history keeps ended tasks and must not keep their dependents alive.
+            # The history refers to ended tasks, but must not keep their dependents alive.
             dependents, last.dependents = last.dependents or (), None
             for dependent in dependents:
                 state = dependent.state
                 if type(state) is not Waiting:
-                    continue  # failed or cancelled by another dependency
+                    continue  # already failed or cancelled because of another dependency
                 if outcome != _SUCCESS:
                     _errors_of(dependent).failed_input = failed_input
                     self._end_one(dependent, outcome, payload)
@@ -700,7 +693,7 @@ class Tasks:
                     self._enqueue(dependent)
 
     def reject(self, tasks: Sequence[Task], why: str) -> None:
-        """Reject tasks at submission. The first of them are kept as failures and represent all."""
+        """Reject tasks at submission. Only the first tasks are recorded as failures, on behalf of all."""
         payload = why.encode()
         for number, task in enumerate(tasks):
             self._end_one(task, Outcome.REJECTED, payload, is_kept=number < MAX_REJECTED_KEPT)
@@ -716,7 +709,7 @@ class Tasks:
         *,
         is_kept: bool = True,
     ) -> None:
-        """Remove a task from every table, count its end, and retain and send its result if its client is present."""
+        """Remove a task from all tables, and count its end. If its client is present, retain and send its result."""
         group = task.group
         client = group.client
         state = task.state
@@ -755,7 +748,7 @@ class Tasks:
                     self._state.changes.add(FailedInput, task.id, *retained.failed_input)
             elif not deliver and client.via is None:
                 self._state.changes.add(ValueRetained, task.id, payload)
-            if task.dependents is not None:  # one use per reference in a live dependent
+            if task.dependents is not None:  # one use for each reference from a live dependent
                 retained.uses = sum([type(dependent.state) is not Terminated for dependent in task.dependents])
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
@@ -773,7 +766,7 @@ class Tasks:
             self._state.counts.waiting -= 1
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
-        """Count a failed or cancelled task. Report a failed task for replay, unless only an input failed."""
+        """Count a failed or cancelled task. Report a failed task for replay, unless it failed because of an input."""
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
         if not duration_us:
             task.group.function.untimed += 1
@@ -802,7 +795,7 @@ class Tasks:
         state.changes.add(TaskFailed, ended, functions, run)
 
     def rest(self, group: Group) -> None:
-        """Take a group without live tasks out of the turns, until it gets tasks or `end_idle` ends it."""
+        """Exclude a group without live tasks from the turns, until it gets tasks or `end_idle` ends it."""
         if group.is_active:
             group.is_active = False
             self._ready.turns.left(group)
@@ -825,7 +818,7 @@ class Tasks:
     # -- retained results
 
     def _drop_references(self, task: Task) -> None:
-        """Release the objects and retained results that an ended task references. A live dependency loses nothing."""
+        """Release the objects and retained results that an ended task references. Live dependencies are unaffected."""
         client = task.group.client
         client.account.size_bytes -= REFERENCE_BYTES * len(task.references)
         for reference in task.references:
@@ -851,7 +844,7 @@ class Tasks:
         client.account.size_bytes -= dropped_bytes
 
     def acknowledge(self, client: ClientRecord, number: int) -> None:
-        """Process a client's acknowledgement of all Finished up to this number."""
+        """Process a client's acknowledgement of all Finished messages up to this number."""
         unacknowledged = client.unacknowledged
         while unacknowledged and unacknowledged[0].number <= number:
             unused: list[bytes] = []
@@ -872,7 +865,7 @@ class Tasks:
     # -- cancel
 
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Cancel tasks; each ends in a Finished. Cancelling many tasks takes several steps, so that other clients do
+        """Cancel tasks. A Finished reports each. Cancelling many tasks takes several steps, so that other clients need
         not wait."""
         if client.via is None:
             self._state.changes.add(CancelAsked, ids)
@@ -890,7 +883,7 @@ class Tasks:
             self._outbox.recall(state.worker, task, kill=True)
 
     def client_left(self, client: ClientRecord) -> None:
-        """Drop everything of a client. Running tasks are recalled, and dropped when they return."""
+        """Drop all tasks and results of a client. Running tasks are recalled, and dropped when they return."""
         self.end_idle()
         client.terminated = True
         client.unacknowledged.clear()
@@ -904,7 +897,7 @@ class Tasks:
         client.retained.clear()
         if client.tasks:
             self._state.departed[client] = None
-            for task in list(client.tasks.values()):  # all in this step, so that none starts
+            for task in list(client.tasks.values()):  # all in this step, so that no task starts
                 if type(task.state) is not Terminated:
                     self._cancel(task)
 
@@ -915,13 +908,13 @@ def _failed_input_of(task: Task) -> tuple[str, bytes]:
 
 
 def _retry_delay(task: Task) -> float:
-    """Return the delay (seconds) before the next attempt after an exception of `retry_on`. Pure."""
+    """Return the delay (seconds) before the next attempt after an exception in `retry_on`. Pure."""
     spec = task.group.spec
     failures = _errors_of(task).failures
     if not spec.retry_delays:
         return RETRY_BACKOFF.seconds(failures)
     delay = spec.retry_delays[min(failures, len(spec.retry_delays)) - 1]
-    # Deterministic jitter per task, so that tasks that failed together are not retried together.
+    # Deterministic jitter by task, so that tasks that failed together are not retried together.
     chance = int.from_bytes(content_id(task.id, failures.to_bytes(4))[:4]) / 2**32
     return delay * (1.0 - spec.retry_jitter * chance)
 

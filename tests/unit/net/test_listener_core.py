@@ -242,7 +242,7 @@ def test_rejects_a_role_with_details_of_another(server: Server, role: Role, deta
     ((_, refused),) = sent(performed(ListenerCore(server, OutboxLimits(), answer), [LinkOpened(link), greeting]))
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.ROLE
-    assert f"the role {role} greets with" in refused.text
+    assert f"a Hello with role {role} needs" in refused.text
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_duplicates_are_recognized_and_a_gap_changes_nothing() -> None:
 
 def test_acknowledging_an_unsent_message_is_a_protocol_error_without_effect() -> None:
     receiver = session()
-    with pytest.raises(ProtocolError, match="message 1 is acknowledged, but 0"):
+    with pytest.raises(ProtocolError, match="message 1 is acknowledged, but the last message sent is 0"):
         receiver.receive(header(1, acknowledged=1), 1, 0.0)
     assert receiver.received == 0
 

@@ -66,7 +66,7 @@ def test_byte_limits_apply_before_a_task_is_stored(own: int, monkeypatch: pytest
     assert submit(cluster, "a1", bytes(40_000), bytes(40_000)) == [None, None]
     assert submit(cluster, "a2", bytes(40_000), b"small") == [Outcome.REJECTED, None]
     limit = "max_bytes_per_client" if own >= 0 else "the limit of all keys"
-    assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler already holds that much"
+    assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler has already reached it"
     assert submit(cluster, "b", bytes(40_000)) == [None if own >= 0 else Outcome.REJECTED]
 
 

@@ -142,5 +142,5 @@ def test_repeatedly_preempted_task_eventually_fails_with_the_reason(cluster: Clu
     outcome, payload = cluster.outcomes(client)[task]
     assert outcome is Outcome.WORKER_LOST
     assert payload.startswith(
-        b"the cluster ended 10 attempts at the task, and the task runs for more than 1 s: run it "
+        b"the cluster ended 10 attempts at the task, and the task runs for more than 1 s: use units "
     )

@@ -142,7 +142,7 @@ def test_revoked_line_wins_over_another_with_the_same_key(keys: KeysDirectory) -
         file.write(line_of(keys, "alice").replace("alice", "zoe") + "\n")
     listed = AllowList(keys)
     assert listed.entries().get(alice.keys.public) == Entry("alice", "client", "")
-    assert listed.problems == {"key zoe is ignored: it is a server's key, or a duplicate"}
+    assert listed.problems == {"ignored key zoe: it is a server's key, or a duplicate"}
     keys.revoke("zoe")
     listed.refresh()
     assert (listed.entries().get(alice.keys.public) or Entry("", "")).problem.startswith("was revoked on")

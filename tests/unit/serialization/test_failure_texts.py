@@ -35,7 +35,7 @@ def test_any_bytes_are_an_exception_or_refused(payload: bytes) -> None:
         try:
             unpack_exception(data)
         except ProtocolError:
-            assert failure_texts(Outcome.EXCEPTION, data).text.startswith("an exception that cannot be read")
+            assert failure_texts(Outcome.EXCEPTION, data).text.startswith("the exception cannot be read")
 
 
 def test_task_exception_shows_type_text_and_traceback_without_loading() -> None:
