@@ -49,7 +49,7 @@ def check_server_address(text: str) -> str:
 
 
 def addresses_of(text: str) -> list[str]:
-    """Return the addresses in a text with one or several."""
+    """Return the addresses in a comma-separated text."""
     return _BETWEEN.split(text)
 
 

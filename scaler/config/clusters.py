@@ -90,7 +90,7 @@ def local_config(
     storage, beside = None, dict[str, object]()
     if storage_address is not None:
         storage = load(ObjectStorageServerConfig, bind_address=storage_address)
-        # The separate storage has the disk for objects.
+        # The separate storage writes objects to disk.
         beside = {"object_storage_address": storage_address, "spill_directory": "", "spill_limit_bytes": -1}
     scheduler = load(scheduler_model_of(sources), bind_address=address, **beside)
     own_address = local_address(scheduler.bind_address)

@@ -1,4 +1,4 @@
-"""The commands: turn command line, environment, and file into the configuration of a component."""
+"""The commands. Each turns command line, environment, and file into a component's configuration."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LOGGING = group_title(LoggingConfig)
 
 def init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
     parser = bare_parser(program, "Write a commented TOML file for `scaler FILE` with a worker manager of each TYPE.")
-    text = f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; tasks go to the first one first"
+    text = f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; the first is filled first"
     parser.add_argument("kinds", metavar="TYPE", nargs="*", help=text)
     text = "file to create [default: scaler.toml]; - writes to stdout"
     parser.add_argument("-o", "--output", metavar="FILE", default="scaler.toml", help=text)
@@ -79,7 +79,7 @@ def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collecti
     items = {name: item for name, item in describe(model).items() if name not in implied}
     for key, value in own.items():
         yield from (*_comment(documented.get(key, "")), f"{key} = {value}")
-    # Required keys are first.
+    # Required keys first.
     for key, item in sorted(items.items(), key=lambda each: not each[1].required):
         if key in own or item.group == _LOGGING:
             continue

@@ -140,7 +140,7 @@ _Known = dict[str, list[tuple[Described, Alias | None]]]  # values by key; an al
 
 
 def resolve(model: type[M], sources: Sources) -> M:
-    """Return the model. Each key has its value from the source with the highest precedence. Raises ConfigError, which
+    """Return the model, with each key's value from the source with the highest precedence. Raises ConfigError, which
     names the origin, the value, and the expected form."""
     described = describe(model)
     known: _Known = {name: [(item, None)] for name, item in described.items()}

@@ -45,7 +45,7 @@ def parse_preload(text: str) -> PreloadCall:
     return PreloadCall(module, tree.func.id, args, cast("dict[str, object]", kwargs))
 
 
-MAX_COUNT = 1_000_000  # a larger value is a mistake, and does not fit in a message
+MAX_COUNT = 1_000_000  # larger values are mistakes and do not fit in a message
 MAX_LIMIT = 2**63 - 1
 MAX_SECONDS = MAX_PRICE = 1e9
 
@@ -53,7 +53,7 @@ MAX_SECONDS = MAX_PRICE = 1e9
 @dataclass(frozen=True, slots=True)
 class Check:
     """A rule that returns the value, possibly normalized, or raises ValueError with the reason. of_text: whether the
-    rule converts strings, and is applied only to them, before the type check."""
+    rule converts strings, which happens before the type check; other values skip the rule."""
 
     function: Callable[[Any], object]
     of_text: bool = False

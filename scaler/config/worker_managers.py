@@ -22,7 +22,7 @@ from scaler.plugins import load, worker_manager_type
 FILE_MARK = "@"  # prefix of a requirements file's path
 _COMMENT = re.compile(r"(^|\s)#.*")
 FAR_WORKERS = """\
-Workers must be able to reach the scheduler: set worker_scheduler_address to an address that they reach, and
+Workers must be able to reach the scheduler: set worker_scheduler_address to an address that works for them, and
 [scheduler] advertised_object_storage_address to the same host with the next port."""
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
@@ -74,7 +74,7 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
         if 0 < self.memory_limit_bytes < self.processor_memory_limit_bytes:
             raise ValueError(
                 f"processor_memory_limit_bytes ({self.processor_memory_limit_bytes}) must not be more than "
-                f"memory_limit_bytes ({self.memory_limit_bytes}), the limit of all of a worker's processors together"
+                f"memory_limit_bytes ({self.memory_limit_bytes}), the limit for all processors of a worker together"
             )
 
 

@@ -52,7 +52,7 @@ class JournalDirectory:
         """Create or open the directory. content: version of the bodies. Raises UsageError for an unusable directory."""
         self.path = path
         self.replay = Replay(content)
-        """State of the last `bodies`."""
+        """State of the last call of `bodies`."""
         self._content = content
         self._lock = -1
         self._witness = -1
@@ -162,7 +162,7 @@ class JournalDirectory:
         for path in self.path.glob(f"*{_TEMPORARY}"):
             path.unlink()
         if lost:
-            text = "state_directory: removed %s of %s: incomplete records after a crash"
+            text = "state_directory: removed %s of %s: records left incomplete by a crash"
             _log.warning(text, counted(lost, "byte"), self.path)
 
     def _confirmed(self) -> int:

@@ -32,7 +32,7 @@ class FileWriter:
     def file(
         self, setting: str, path: Path, write: Callable[[_T, int], None], *, only_latest: bool = False
     ) -> WrittenFile[_T]:
-        """Return a file of this writer.
+        """Return a file that this writer writes.
 
         write: called in the thread with each item and the number of records lost before; raises OSError. only_latest: a
         new item replaces a queued item, which does not count as lost.

@@ -24,7 +24,7 @@ from scaler.journal.directory import JournalDirectory, Segments
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.5
 COMPACT_BYTES = 64 * 1024 * 1024
-"""Size of the segments that triggers compaction, unless the last snapshot is larger (then its size)."""
+"""Minimum total size of the segments that triggers compaction. The last snapshot's size, if larger, is the minimum."""
 BATCH_BYTES = 4 * 1024 * 1024
 FLUSH_SECONDS = 5.0
 NICENESS = 10
@@ -43,7 +43,7 @@ class Journal:
     """A journal on the running loop. Never waits for the disk. A thread writes and syncs records in batches. While the
     disk fails, records stay in memory.
 
-    written: number of the last record. durable: number of the last record such that it and all earlier ones survive a
+    written: number of the last record. durable: number of the last record that, like all earlier records, survives a
     power loss. failure: why new work should be refused; empty if the journal is healthy. is_stuck: whether no records
     can be written, because even the reserve is used up. size_bytes: total file size, including reserved space, when a
     file was last created or removed.
@@ -223,7 +223,7 @@ class Journal:
         self._set(self._state())
         if (lost := self.written - self._segments.durable) > 0:
             count = counted(lost, "record")
-            _log.error("state_directory: %s could not be written to disk; none of them was reported to a peer", count)
+            _log.error("state_directory: %s could not be written to disk; no peer was told that they were", count)
         if has_ended:
             self._directory.close()
 

@@ -1,4 +1,4 @@
-"""Authentication of a peer at servers. Imports credential modules on first use, because local peers need none."""
+"""A peer's authentication to servers. Imports credential modules on first use, because local peers need none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Access(NamedTuple):
     """A credential, a store's keys, or no authentication. Default: the keys that a run by the same user published.
-    uses_local: connect locally where possible; the server then identifies the peer by its user instead of a credential.
+    uses_local: connect locally if possible; the server then identifies the peer by its user, not by a credential.
     store_keys: keys that authenticate a store to another store, whose public key the scheduler distributes.
     """
 

@@ -111,11 +111,11 @@ def own_host(server: str) -> str:
                 return f"[{host}]" if ":" in host else str(host)
     except OSError as error:
         why = error
-    raise UsageError(f"this host has no address from which {server} can be reached: {why or 'no route'}")
+    raise UsageError(f"this host has no address that can reach {server}: {why or 'no route'}")
 
 
 def _own_hosts() -> list[str]:
-    """Return this host's addresses, with the default route's address first, but no loopback or link-local ones."""
+    """Return this host's addresses, the default route's first. Omits loopback and link-local addresses."""
     found: list[str] = []
     # Connecting a datagram socket sends nothing; the kernel only selects the source address for the route.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -71,7 +71,7 @@ class Broken(NamedTuple):
 
 
 class LinkFigures(NamedTuple):
-    """Bytes of sequenced messages, and of unacknowledged ones. latency_seconds: last round trip; 0 if unknown."""
+    """Bytes of sequenced and of unacknowledged messages. latency_seconds: last round trip; 0 if unknown."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -88,8 +88,8 @@ class Closed(NamedTuple):
 
 
 class Welcomed(NamedTuple):
-    """Connector: the server opened a new session. Any Welcomed but the first means that the server has lost the
-    previous session."""
+    """Connector: the server opened a new session. Except for the first Welcomed, this means that the server has lost
+    the previous session."""
 
     welcome: Welcome
 
@@ -101,7 +101,7 @@ class ConnectionRefused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """Answer of a listener that cuts a connection after its Hello, because the peer may be admitted over its other
+    """Answer that makes a listener cut the connection after its Hello, because the peer may be admitted over its other
     transport. A process of the server's user is LOCAL over the local listener, but has a key over ZeroMQ."""
 
     text: str

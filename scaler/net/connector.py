@@ -173,7 +173,7 @@ class ConnectorShell(Shell[ConnectorCore]):
             self._remote.discard(self._dialled)
             if is_local and not command.was_welcomed:
                 self._remote.add(self._dialled)
-            # Alternate address families: a name may resolve to both while its server listens on one.
+            # Alternate address families: a name may resolve to both, although its server listens on only one.
             elif not command.was_welcomed and is_name(self._dialled):
                 self._ipv6 ^= {self._dialled}
             self._transport = None

@@ -69,7 +69,7 @@ class ConnectorCore:
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
         self._answer_seconds = t.HANDSHAKE_SECONDS
-        """Half the lease, once the server has announced the lease."""
+        """Seconds to wait for an answer: half the lease, once the server has announced the lease."""
 
     @property
     def address(self) -> str:
@@ -165,7 +165,7 @@ class ConnectorCore:
             self._malformed(str(error), now)
 
     def _malformed(self, reason: str, now: float) -> None:
-        """Hang up, so that the server resends a malformed message. Give up after repeated malformed messages."""
+        """Hang up, so that the server resends a malformed message, or give up after repeated ones."""
         if self.phase is Phase.DIALLING:
             self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
             return

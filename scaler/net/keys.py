@@ -20,7 +20,7 @@ _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 class PeerKeys(NamedTuple):
     """The keys for a connection. server: the server's public key, to verify. name: name of this side's key. ending: why
-    the key is refused. Without a name, the pair is for a single attempt, to find out whether the server requires
+    the key is refused. Without a name, the keys are for a single attempt, which shows whether the server requires
     keys."""
 
     server: str

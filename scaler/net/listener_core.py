@@ -346,7 +346,7 @@ class ListenerCore:
         self._unsent[peer_id] = peer
 
     def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
-        """Drop a session. With a reason, its link has a grace period to close; without, the link is cut."""
+        """Drop a session. With a reason, its link has a grace period to close. Without a reason, the link is cut."""
         del self._peers[peer.id]
         self._full.pop(peer.id, None)
         link, peer.link = peer.link, None
@@ -386,7 +386,7 @@ class ListenerCore:
 def _hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
     if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
         attachments = counted(len(envelope.attachments), "attachment")
-        raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
+        raise ProtocolError(f"a Hello cannot have size {len(envelope.body)} and {attachments}")
     hello = decode(envelope.body)
     if not isinstance(hello, m.Hello) or header.flags or header.sequence:
         raise ProtocolError(f"a connection starts with Hello, not {type(hello).__name__}")
@@ -394,7 +394,7 @@ def _hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
 
 
 def _version_refusal(version: int, body: bytes) -> m.Refused:
-    """Return the refusal for a peer with another protocol version. body: body of its Hello, perhaps unreadable."""
+    """Return the refusal for a peer with another protocol version. body: its Hello, which may be unreadable."""
     try:
         hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
     except ProtocolError:

@@ -121,7 +121,7 @@ class PartialBytes:
 
     def take(self, size_bytes: int) -> None:
         if size_bytes > self._free_bytes:
-            raise ProtocolError(f"MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES} for all connections together is exceeded")
+            raise ProtocolError(f"all connections together exceed MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES}")
         self._free_bytes -= size_bytes
 
     def give_back(self, size_bytes: int) -> None:
@@ -274,7 +274,7 @@ class LocalTransport:
         return True
 
     def start_session(self, *, compresses: bool) -> None:
-        """See `Transport`. Never compresses, because copying memory is faster."""
+        """See `Transport`. Never compresses, because a local socket is faster than compression."""
         del compresses
         self._is_limited = False
 

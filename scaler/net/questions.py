@@ -33,7 +33,7 @@ class Questions:
             if self._closed is not None:
                 raise self._closed
             if len(self._waiting) >= MAX_QUESTIONS:
-                raise LimitError(f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler's answer")
+                raise LimitError(f"MAX_QUESTIONS = {MAX_QUESTIONS} questions already wait for the scheduler's answer")
             number = question.number = next(self._numbers)
             future: Future[Reply] = Future()
             self._waiting[number] = question, future

@@ -64,7 +64,7 @@ class Watcher(Protocol):
 
 
 class EnvelopeReceived(NamedTuple):
-    """A named tuple, because one is created per message, and no other record is cheaper."""
+    """One per message, so a named tuple, which is the cheapest record."""
 
     link: Transport
     header: bytes

@@ -1,4 +1,4 @@
-"""Schedules the next run of a component on an event loop."""
+"""Schedules a component's next wakeup on an event loop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Wakeups:
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def repeat(self, check: Callable[[], float]) -> None:
-        """Call `check` soon, and again after the seconds that it returns, until 0 or close. One check at a time."""
+        """Call `check` soon, and again after the seconds that it returns, until 0 or close. One check at most."""
 
         def run() -> None:
             if seconds := check():

@@ -39,12 +39,12 @@ _BREAKS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
 UNPROVEN_ATTEMPTS = 2
-"""Any program on a stopped server's port can cause such failures, so a peer that was once welcomed keeps trying."""
+"""Any program on a stopped server's port can cause such failures, so a peer that was ever welcomed retries."""
 WRONG_SERVER_ATTEMPTS = 3
 """A server that stops during a handshake looks like a server that requires keys, but rarely this many times."""
 WRONG_KEY_ATTEMPTS = 12
-"""Failed attempts that mean the server has another key. A server without free descriptors, or with too many connections
-without a session, also cuts connections during the handshake. This many attempts take 5 s."""
+"""Failed attempts after which the server is assumed to have another key. A server without free descriptors, or with too
+many connections without a session, also cuts connections during the handshake. This many attempts take 5 s."""
 _GIVE_ONE = (
     "pass the file that `scaler keys add` wrote on the server as --credentials, credentials=, or SCALER_CREDENTIALS"
 )
@@ -87,7 +87,7 @@ class ZmqConnection(ZmqEnd):
         self._descriptor = -1
         self._compression = compression
         self._is_to_compress = False
-        """Whether compression starts once the descriptor is known. A busy ZeroMQ thread reports it after messages."""
+        """Whether to compress once the descriptor is known, which a busy ZeroMQ thread may report after messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
         self.is_blocked = False
         self._broken = ""

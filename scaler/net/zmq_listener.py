@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""Time to wait for an address that an orphaned server still uses. The server exits by itself."""
+"""Seconds to wait for an address that an orphaned server still uses. The server exits by itself."""
 BIND_PAUSE_SECONDS = 0.1
 BLOCKED_RETRY_SECONDS = 0.02
 MAX_ITERATIONS_AFTER_BREAK = 8
@@ -59,7 +59,7 @@ MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
 """Maximum bytes received for an incomplete message: one message plus kernel buffers."""
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
-"""Maximum received but unread bytes while this process is slow. Scaler peers stop earlier without acknowledgements."""
+"""Maximum received but unread bytes while this process is slow. Unacknowledged Scaler peers stop sending earlier."""
 NO_KEY = (
     "its handshake failed: it has no key for this cluster (`scaler keys add` creates one), or it is not a scaler peer"
 )

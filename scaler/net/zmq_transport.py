@@ -42,7 +42,7 @@ HIGH_WATER_MESSAGES = 500
 """Maximum messages that ZeroMQ queues per connection and direction. The transport queues the rest."""
 MAX_MESSAGES_PER_ITERATION = 1000
 MAX_BYTES_PER_ITERATION = 1024 * 1024
-"""Bytes read per iteration before timers and other sockets get their turn."""
+"""Bytes to read before timers and other sockets get a turn."""
 COPY_BYTES = 64 * 1024
 """Buffers below this size are copied into the frame, which is cheaper than a callback on release."""
 SHARED_BYTES = 8 * 1024

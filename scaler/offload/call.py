@@ -176,7 +176,7 @@ CallKey = tuple[bytes, int]
 
 
 class CallStarted(NamedTuple):
-    """A call is, or may be, running. Its time limit starts now, or started at its submission to the service."""
+    """A call is running, or may be. Its time limit counts from now, or from its submission to the service."""
 
     task: bytes
     attempt: int
@@ -235,4 +235,4 @@ class Executor(Protocol):
         """Cancel calls, and drop later reports. Raises ExecutorError if uncertain; it is shown but not retried."""
 
     def close(self) -> None:
-        """Cancel all remaining calls. Called once, whatever the state."""
+        """Cancel all remaining calls. Called once, even if `start` failed."""

@@ -23,7 +23,7 @@ from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
 NEW_TASKS_SECONDS = 5.0
-"""Maximum seconds that a refusal delays later tasks, because its cause may not affect them."""
+"""Maximum seconds that a refusal delays later tasks, which its cause may not affect."""
 DISPATCH_WEIGHT = 0.1
 """Weight of a new task in the moving average of dispatch times."""
 _LOSSES = "losses"
@@ -253,7 +253,7 @@ class ServiceCalls(ExecutorBase):
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         if self._dispatched is not None:
-            # Also reveals a service queue that has not started any call yet.
+            # Also detects a service queue that has not started any call yet.
             oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
             self.dispatch_seconds = max(self._dispatched, next(oldest, 0.0))
         self.paid_seconds, self.paid_tasks = self.paid.seconds(now), len(self.paid)

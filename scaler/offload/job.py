@@ -67,7 +67,7 @@ def run_call(data: serialization.Buffer | Call) -> bytes:
 
 
 def _preload(text: str) -> None:
-    """Call the operator's hook once per process. Raises ConfigError, and the next task calls it again."""
+    """Call the operator's hook once per process. After a ConfigError, the next task calls it again."""
     if not text or text in _preloaded:
         return
     try:

@@ -33,15 +33,15 @@ from scaler.protocol.messages import (
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
 MIN_TRAVERSAL_WORDS = 8 * 1024
-"""Traversal limit of a body in words, or four times the body's size if larger. Rejects overlapping parts."""
+"""Maximum words read from a body, or four times the body's size if larger. Rejects overlapping parts."""
 MAX_SEGMENTS = 512
 MAX_SINGLE_PAYLOAD_BYTES = 64 * 1024
 
 _FRAME = struct.Struct("<4Q")
 _BODY_POINTER = f.struct_pointer(1, 1, 0)
-"""A Body is a word with the message number, and a pointer to the message."""
+"""A body is a word with the message number, and a pointer to the message."""
 _START = slice(8, 32)
-"""Bytes shared by all bodies of one message, after the length word."""
+"""Bytes that all bodies of a message type share, after the length word."""
 
 _Write = Callable[[Any], bytes | None]
 _Read = Callable[[bytes], Message | None]
@@ -115,7 +115,7 @@ def decode(body: bytes | memoryview) -> Message:
 def _open(body: bytes) -> Frame:
     size = len(body)
     if size < 2 * WORD_BYTES or size % WORD_BYTES:
-        raise ValueError(f"size {size} is not two or more words of eight bytes")
+        raise ValueError(f"size {size} is not a multiple of 8 bytes, or is below 16")
     count = int.from_bytes(body[:4], "little") + 1
     if count > MAX_SEGMENTS or 4 * count + 4 > size:
         raise ValueError(f"too many segments: {count}")
@@ -123,7 +123,7 @@ def _open(body: bytes) -> Frame:
     words = struct.unpack_from(f"<{count}I", body, 4)
     bases = list(accumulate((WORD_BYTES * each for each in words), initial=first))
     if bases[-1] != size or not words[0]:
-        raise ValueError(f"size {size} does not match the segments, {bases[-1]}")
+        raise ValueError(f"size {size} does not match the size of its segments, {bases[-1]}")
     return Frame(body, bases, max(MIN_TRAVERSAL_WORDS, size // WORD_BYTES * 4))
 
 

@@ -52,7 +52,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
 
 
 def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
-    """Return the texts of a failure's payload. Never raises: the text of an unreadable payload says so."""
+    """Return the texts of a failure's payload. Never raises: if the payload is unreadable, the text explains why."""
     if is_stored(payload):
         return FailureTexts("the exception is too large to display; its client has it")
     if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):

@@ -111,7 +111,7 @@ class Frame:
         return start
 
     def _landing(self, pointer: int) -> tuple[int, int]:
-        """Return the target pointer of a far pointer, and the offset of the byte after it."""
+        """Return the pointer that a far pointer points to, and the offset of the byte after it."""
         is_double = bool(pointer & 4)
         pad = self._pad(pointer, 1 + is_double)
         found = self.word(pad)
@@ -265,7 +265,7 @@ def join_ids(ids: Sequence[bytes]) -> bytes:
 def split_ids(data: bytes) -> list[bytes]:
     count, rest = divmod(len(data), ID_BYTES)
     if rest:
-        raise ValueError(f"size {len(data)} is not a whole number of {ID_BYTES}-byte ids")
+        raise ValueError(f"size {len(data)} is not a multiple of the id size, {ID_BYTES}")
     return [data] if count == 1 else list(struct.unpack("16s" * count, data))
 
 
@@ -384,7 +384,7 @@ class Ragged(PointerField):
         frame.spend_rows(total / RAGGED_PER_ROW)
         found = self.entries.read(frame, links, total)
         if len(found) != total:
-            raise ValueError(f"a list of length {len(found)} does not match the rows: {total}")
+            raise ValueError(f"a list of length {len(found)} does not match the lengths, whose sum is {total}")
         entries = iter(found)
         return [tuple(islice(entries, each)) for each in counts]
 
@@ -407,7 +407,7 @@ def _number(wire: str, least: float, most: float, wrong: str, note: str = "") ->
 
 
 class PartList(NamedTuple):
-    """Marks a field that is a list of structs on the wire, and may have another type in Python. rows: number of rows
+    """Marks a field that is a list of structs on the wire, but may have another type in Python. rows: number of rows
     that a struct counts as; see `MAX_ROWS`."""
 
     element: type[Any]
@@ -461,7 +461,7 @@ Limit = Annotated[int, _number("Int64", -1, math.inf, "neither a limit nor -1", 
 _NOT_SECONDS = f"not a number of seconds from 0 to {MAX_SECONDS:g}"
 Seconds = Annotated[float, _number("Float64", 0, MAX_SECONDS, _NOT_SECONDS)]
 _LARGEST = sys.float_info.max
-_CLOCK = _number("Float64", -_LARGEST, _LARGEST, "not the reading of a clock", "a reading of the sender's clock")
+_CLOCK = _number("Float64", -_LARGEST, _LARGEST, "not a clock reading", "a reading of the sender's clock")
 Clock = Annotated[float, _CLOCK]
 Percent = Annotated[float, _number("Float64", 0, _LARGEST, "not a percentage")]
 Share = Annotated[float, _number("Float64", 0, 1, "not a share from 0 to 1")]

@@ -1,8 +1,8 @@
 """All messages that peers exchange, each declared once.
 
-A declaration is a class. Its docstrings become the comments of the schema, its field types define the wire format (see
-`fields`), and `@message` names the roles that may send it. The codec, the tables of roles, and `scaler.capnp` are
-derived from the declarations. Fields are numbered in order; each message declares its own number.
+A declaration is a class. Its docstrings become comments in the schema, its field types define the wire format (see
+`fields`), and `@message` names the roles that may send the message. The codec, the tables of roles, and `scaler.capnp`
+are derived from the declarations. Fields are numbered in order; each message declares its own number.
 
 Peers, journals, and black boxes of all releases share these numbers. `tests/unit/protocol/test_released_schema.py`
 compares the declarations with the last release: within one `PROTOCOL_VERSION`, they may only grow. A new message takes
@@ -51,7 +51,7 @@ SPLIT_BATCH_BYTES = 1024 * 1024
 ROW_BYTES = 64
 """Approximate size of a task's columns, added to the size of its payloads when splitting batches."""
 GROUP_BYTES = 2048
-"""Approximate size of a group or function in a Submit. Large enough to keep split messages below `fields.MAX_ROWS`."""
+"""Approximate size of a group or function in a Submit. Also keeps split messages below `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
 """Maximum futures and objects among the arguments of one task."""
 MAX_TAGS = 16
@@ -99,7 +99,7 @@ def is_at_host(payload: bytes) -> bool:
 
 
 def is_function_id(identifier: bytes, payload: bytes) -> bool:
-    """Return whether an id is valid for a function or serializer: digest of its payload, or its stored object's id."""
+    """Return whether an id is the digest of a function or serializer, or, if it is stored, its object's id."""
     return (payload[1:17] if is_stored(payload) else content_id(payload)) == identifier
 
 
@@ -123,8 +123,8 @@ class Server(StrEnum):
 
 
 class Message:
-    """Base of all messages. With shared comparison and repr methods, this module imports a quarter faster than with
-    those of dataclasses."""
+    """Base of all messages. Its shared comparison and repr methods replace those of dataclasses, so that this module is
+    imported a quarter faster."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]
@@ -200,7 +200,7 @@ def message(
     attachments: bool = False,
     sequenced: bool = True,
 ) -> Callable[[type[_Declared]], type[_Declared]]:
-    """Declare a message: make the class a dataclass and register it in the tables above.
+    """Declare a message: make the class a dataclass, and register it in the tables above.
 
     number: wire number; never changed or reused.
     to_scheduler, to_storage: roles that may send it to this server.
@@ -257,7 +257,7 @@ class Outcome(IntEnum):
     PROCESSOR_DIED = 7
     POISON = 8
     OBJECT_LOST = 9
-    NOT_STARTED = 10  # the attempt never began, and is retried without counting. From workers only
+    NOT_STARTED = 10  # the attempt never began, so its retry is not counted. From workers only
     MEMORY_LIMIT = 11  # the task exceeded its memory limit
     OUT_OF_MEMORY = 12  # the task's worker or machine ran out of memory. From workers only
     INPUT_MISSING = 13  # like NOT_STARTED; the payload begins with the id of an object that the storage lacks
@@ -353,8 +353,8 @@ class UnitFacts:
     max_slots: f.Limit
     unit_slots: f.Count32
     capabilities: Offers = field(default_factory=dict)  # capabilities of each unit, as configured
-    fixed: bool = False  # always has max_slots, and ignores policies
-    unit_memory_bytes: f.Count64 = 0  # for all tasks of a unit; 0: unknown until a worker has joined
+    fixed: bool = False  # always has max_slots slots, whatever the policy
+    unit_memory_bytes: f.Count64 = 0  # memory for all tasks of a unit; 0: unknown until a worker has joined
     backlog: f.Count32 = 0  # queued units to keep when demand falls, because a new unit would have to wait again
     unit_price: f.Price = 0.0  # per hour, in the currency of spend_limit; 0: free or unknown
     unit_minimum_seconds: f.Seconds = 0.0  # minimum charged lifetime of a unit
@@ -362,7 +362,7 @@ class UnitFacts:
     usual_dispatch_seconds: f.Seconds = 0.0  # expected delay until a task begins on a free slot
     charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
     minimum_units: f.Count32 = 0  # units that always exist
-    warm_units: f.Count32 = 0  # running units that are kept when work ends
+    warm_units: f.Count32 = 0  # running units to keep when work ends
     buffer_units: f.Count32 = 0  # spare units whose slots are kept free while other slots are busy
 
 
@@ -429,7 +429,7 @@ class Welcome(Message):
     resumed: bool  # false: the session is unknown, and both sides count from 1
     incarnation: f.Count64  # changes whenever the server starts
     lease_seconds: f.Seconds  # how long the server keeps the session of an unreachable peer
-    heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
+    heartbeat_seconds: f.Seconds  # interval between the peer's heartbeats
     object_storage_address: str = ""  # empty: unknown
     max_pending_tasks: f.Limit = -1  # maximum unfinished tasks of a client
     owner_token: f.OptionalId = field(default=b"", repr=False)
@@ -467,7 +467,7 @@ class Refused(Message):
 class Goodbye(Message):
     """Closes the session, from either side. The receiver drops the session immediately."""
 
-    text: str = ""  # close reason, display text
+    text: str = ""  # display text: reason for closing
 
 
 @message(
@@ -583,7 +583,7 @@ class Finished(Message):
     number: f.Count64  # counts this client's Finished messages from 1; 0: nothing is retained
     ids: f.Ids
     outcomes: FinalOutcomes
-    payloads: f.Payloads  # the value, the exception, or text in UTF-8
+    payloads: f.Payloads  # the value, the exception, or UTF-8 text
     duration_us: f.Durations  # wall time
     cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
     peak_bytes: f.Profile = field(default_factory=list)  # peak memory
@@ -597,7 +597,7 @@ class RunGroup:
     ids: f.Ids
     attempts: f.Attempts
     payloads: f.Payloads  # the arguments
-    inputs: f.RaggedPayloads = field(default_factory=list)  # the payloads of each task's references, in their order
+    inputs: f.RaggedPayloads = field(default_factory=list)  # payloads of each task's references, in order
     devices: f.Devices = field(default_factory=list)  # GPU indexes of each task on the worker
 
 
@@ -634,7 +634,7 @@ class Returned(Message):
 
 @message(16, to_scheduler=(WORKER,))
 class Suspended(Message):
-    """Started attempts that wait for their own tasks and have given up their slots, or that resume."""
+    """Started attempts that wait for their own tasks and lend out their slots, or that resume."""
 
     ids: f.Ids
     attempts: f.Attempts
@@ -701,13 +701,13 @@ class ProcessorStatus:
     running: f.OptionalId = b""  # the running task, or empty
     running_seconds: f.Seconds = 0.0
     lane: f.Count32 = 0  # see Done
-    waits_for: str = ""  # "waits for ..." (but not for nested tasks); empty: not waiting
+    waits_for: str = ""  # display text: what the task waits for, except nested tasks; empty: nothing
 
 
 @dataclass(slots=True)
 class FunctionUse:
-    """Memory that tasks of one function name used on a worker since the previous report: memory of the whole processor,
-    sampled twice a second."""
+    """Memory used by tasks with one function name on a worker since the previous report. Sampled twice a second for the
+    whole processor."""
 
     function: str
     samples: f.Count64  # number of samples taken while its tasks ran, or after only its tasks had run
@@ -721,7 +721,7 @@ class WorkerHeartbeat(Message):
     agent_cpu_percent: f.Percent
     agent_rss_bytes: f.Count64
     queued: f.Count32  # tasks queued behind the slots
-    latency_seconds: f.Seconds  # round trip of the heartbeat before this one
+    latency_seconds: f.Seconds  # round trip of the previous heartbeat
     processors: list[ProcessorStatus] = field(default_factory=list)
     clock_offset_seconds: f.Clock = 0.0  # scheduler's monotonic clock minus the worker's
     clock_error_seconds: f.Seconds = 0.0  # maximum error of the offset; 0: unknown
@@ -729,9 +729,9 @@ class WorkerHeartbeat(Message):
     memory_kills: f.Count32 = 0  # processors terminated for their memory since the start
     processors_replaced: f.Count32 = 0  # processors replaced between tasks since the start
     degraded_reason: str = ""  # why tasks cannot run on the worker, or empty
-    dispatch_seconds: f.Seconds = 0.0  # delay until a task begins at the worker's service; 0: not measured
+    dispatch_seconds: f.Seconds = 0.0  # delay before a task begins at the worker's service; 0: not measured
     paid_seconds: f.Seconds = 0.0  # charged time of the worker's tasks at a service, since its start
-    paid_tasks: f.Count32 = 0  # tasks running at the service now
+    paid_tasks: f.Count32 = 0  # tasks that are running at the service
     rss_mean_bytes: f.Count64 = 0  # mean resident memory of all processors, since the worker's start
     rss_peak_bytes: f.Count64 = 0
     functions: list[FunctionUse] = field(default_factory=list)  # functions used since the previous heartbeat
@@ -759,15 +759,15 @@ class HeartbeatEcho(Message):
 
 @message(24, to_scheduler=(WORKER,), from_scheduler=(WORKER,))
 class Drain(Message):
-    """From the scheduler: start no new tasks, return unstarted tasks, and exit when idle. From a worker: a signal or
-    notice told it to exit. The scheduler answers with a Drain, its last message."""
+    """From the scheduler: start no new tasks, return unstarted tasks, and exit when idle. From a worker: it must exit
+    because of a signal or notice. The scheduler answers with a Drain, its last message."""
 
     text: str  # reason, display text
 
 
 @message(25, to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
 class Relay(Message):
-    """A message from or to a nested client, through its worker. Follows the rules for clients."""
+    """A message from or to a nested client, sent through its worker. Follows the rules for clients."""
 
     client: f.PeerId  # the nested client
     body: bytes  # a Body, framed as usual
@@ -835,8 +835,8 @@ class ManagerStatus(Message):
 
 @message(31, from_scheduler=(MANAGER,))
 class Desired(Message):
-    units: f.Count32  # number of units, excluding draining ones
-    drained: UnitIds  # ids of units without work, which may be stopped
+    units: f.Count32  # wanted number of units, excluding draining ones
+    drained: UnitIds  # ids of idle units that may be stopped
     reason: str  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
     draining: f.Count32 = 0  # number of additional units that get no new tasks but still run some
@@ -896,7 +896,7 @@ class ObjectsRestored(Message):
 @message(57, to_scheduler=CLIENTS)
 class Redeliver(IdList):
     """Asks for the results of tasks in a durable session. Each is sent in a Finished once the task has ended. The
-    scheduler sends available results in portions, and waits for the client to acknowledge each."""
+    scheduler sends available results in portions, each after the client has acknowledged the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -906,7 +906,7 @@ class SessionRow:
     id: f.PeerId  # prefix of its task ids
     name: str
     key: str  # name of its key
-    attached: bool  # a client is using it
+    attached: bool  # whether a client is using it
     client: str  # host and pid of its current or last client
     unfinished: f.Count64
     ended: f.Count64
@@ -949,7 +949,7 @@ class ReleaseResults(Message):
 
 @message(69, to_scheduler=(WORKER,))
 class UseStore(Message):
-    """The store that the worker's tasks use for results and inputs from now on."""
+    """Sets the store that the worker's tasks use for results and inputs from now on."""
 
     store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
@@ -966,17 +966,17 @@ class CallReport:
     number: f.Count64  # see Spec.call
     verb: str  # the method of the client: map, get, ...
     name: str  # name of the function or graph
-    items: f.Count64 = 0  # total number
+    items: f.Count64 = 0  # total number of items
     has_chunks: bool = False  # whether the tasks are chunks, and the following columns count items
     sent: f.Count64 = 0  # submitted items
     ended: f.Count64 = 0  # ended items, including failed ones
     failed: f.Count64 = 0
-    is_over: bool = False  # whether all tasks have been submitted
+    is_over: bool = False  # whether no more tasks will be submitted
 
 
 @message(85, to_scheduler=CLIENTS)
 class CallsReported(Message):
-    """Progress of calls that changed since the last report, once a second."""
+    """Progress of the calls that changed since the last report. Sent once a second."""
 
     calls: Annotated[list[CallReport], f.PartList(CallReport)]
 
@@ -1005,7 +1005,7 @@ class WorkerLogged(Message):
     """Records from the worker's own log since the last such message, at level `WARNING` or above."""
 
     lines: Annotated[list[LogLine], f.PartList(LogLine)]
-    dropped: f.Count32 = 0  # number of records beyond the limit, omitted since the last such message
+    dropped: f.Count32 = 0  # number of records omitted since the last such message, because of the limit
 
 
 @message(96, to_scheduler=CLIENTS)
@@ -1075,8 +1075,8 @@ _Batch = TypeVar("_Batch", bound=Message)
 
 
 def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.MAX_ROWS) -> list[_Batch]:
-    """Split a message with columns into messages within the limits, in order. Never splits a task. Sizes are slightly
-    overestimated. Submit, Run, and Finished are never too large, because senders start a new message at
+    """Split a message with columns into several messages within the limits, in order. Never splits a task. Slightly
+    overestimates sizes. Submit, Run, and Finished are never too large, because senders start a new message at
     SPLIT_BATCH_BYTES.
     """
     count, payloads = len(getattr(batch, "ids", ())), getattr(batch, "payloads", ())

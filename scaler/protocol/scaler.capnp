@@ -182,7 +182,7 @@ enum Outcome {
   processorDied @7;
   poison @8;
   objectLost @9;
-  notStarted @10;                # the attempt never began, and is retried without counting. From workers only
+  notStarted @10;                # the attempt never began, so its retry is not counted. From workers only
   memoryLimit @11;               # the task exceeded its memory limit
   outOfMemory @12;               # the task's worker or machine ran out of memory. From workers only
   inputMissing @13;              # like NOT_STARTED; the payload begins with the id of an object that the storage lacks
@@ -247,8 +247,8 @@ struct ManagerDetails {
   maxConcurrency @2 :Int64;      # -1: no limit
   unitSlots @3 :UInt32;
   capabilities @4 :List(Capability);  # capabilities of each unit, as configured
-  fixed @5 :Bool;                # always has max_slots, and ignores policies
-  unitMemoryBytes @6 :UInt64;    # for all tasks of a unit; 0: unknown until a worker has joined
+  fixed @5 :Bool;                # always has max_slots slots, whatever the policy
+  unitMemoryBytes @6 :UInt64;    # memory for all tasks of a unit; 0: unknown until a worker has joined
   backlogUnits @7 :UInt32;       # queued units to keep when demand falls, because a new unit would have to wait again
   unitPrice @8 :Float64;         # per hour, in the currency of spend_limit; 0: free or unknown
   unitMinimumSeconds @9 :Float64;  # minimum charged lifetime of a unit
@@ -256,7 +256,7 @@ struct ManagerDetails {
   usualDispatchSeconds @11 :Float64;  # expected delay until a task begins on a free slot
   chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds apply to tasks; units are free
   minimumUnits @13 :UInt32;      # units that always exist
-  warmUnits @14 :UInt32;         # running units that are kept when work ends
+  warmUnits @14 :UInt32;         # running units to keep when work ends
   bufferUnits @15 :UInt32;       # spare units whose slots are kept free while other slots are busy
 }
 
@@ -296,7 +296,7 @@ struct Welcome {
   resumed @0 :Bool;              # false: the session is unknown, and both sides count from 1
   incarnation @1 :UInt64;        # changes whenever the server starts
   leaseSeconds @2 :Float64;      # how long the server keeps the session of an unreachable peer
-  heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
+  heartbeatSeconds @3 :Float64;  # interval between the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: unknown
   maxPendingTasks @5 :Int64;     # maximum unfinished tasks of a client; -1: no limit
   ownerToken @6 :Data;
@@ -333,7 +333,7 @@ struct Goodbye {
   # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   # object storage -> client, worker, monitor, admin, scheduler, store.
-  text @0 :Text;                 # close reason, display text
+  text @0 :Text;                 # display text: reason for closing
 }
 
 struct Acknowledge {
@@ -443,7 +443,7 @@ struct Finished {
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty if no task in the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty if no task in the batch has it
   payloadSizes @6 :List(UInt32);  # in bytes
-  payloads @7 :Data;             # the value, the exception, or text in UTF-8; one behind the other
+  payloads @7 :Data;             # the value, the exception, or UTF-8 text; one behind the other
 }
 
 struct RunGroup {
@@ -452,7 +452,7 @@ struct RunGroup {
   attempts @1 :List(UInt16);     # from 1 to 65533
   inputCounts @2 :List(UInt32);  # entries of each row, or empty
   inputSizes @3 :List(UInt32);   # in bytes
-  inputs @4 :Data;               # the payloads of each task's references, in their order; one behind the other
+  inputs @4 :Data;               # payloads of each task's references, in order; one behind the other
   deviceCounts @5 :List(UInt32);  # entries of each row, or empty
   devices @6 :List(UInt8);       # GPU indexes of each task on the worker
   payloadSizes @7 :List(UInt32);  # in bytes
@@ -491,7 +491,7 @@ struct Returned {
 }
 
 struct Suspended {
-  # Started attempts that wait for their own tasks and have given up their slots, or that resume.
+  # Started attempts that wait for their own tasks and lend out their slots, or that resume.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -558,12 +558,12 @@ struct ProcessorStatus {
   running @5 :Data;              # the running task, or empty; 16 bytes, or empty
   runningSeconds @6 :Float64;
   lane @7 :UInt32;               # see Done
-  waitsFor @8 :Text;             # "waits for ..." (but not for nested tasks); empty: not waiting
+  waitsFor @8 :Text;             # display text: what the task waits for, except nested tasks; empty: nothing
 }
 
 struct FunctionUse {
-  # Memory that tasks of one function name used on a worker since the previous report: memory of the whole processor,
-  # sampled twice a second.
+  # Memory used by tasks with one function name on a worker since the previous report. Sampled twice a second for the
+  # whole processor.
   function @0 :Text;
   samples @1 :UInt64;            # number of samples taken while its tasks ran, or after only its tasks had run
   meanBytes @2 :UInt64;          # mean resident memory in the samples
@@ -576,7 +576,7 @@ struct WorkerHeartbeat {
   agentCpuPercent @1 :Float64;
   agentRssBytes @2 :UInt64;
   queued @3 :UInt32;             # tasks queued behind the slots
-  latencySeconds @4 :Float64;    # round trip of the heartbeat before this one
+  latencySeconds @4 :Float64;    # round trip of the previous heartbeat
   processors @5 :List(ProcessorStatus);
   clockOffsetSeconds @6 :Float64;  # scheduler's monotonic clock minus the worker's; a reading of the sender's clock
   clockErrorSeconds @7 :Float64;  # maximum error of the offset; 0: unknown
@@ -584,9 +584,9 @@ struct WorkerHeartbeat {
   memoryKills @9 :UInt32;        # processors terminated for their memory since the start
   processorsReplaced @10 :UInt32;  # processors replaced between tasks since the start
   degradedReason @11 :Text;      # why tasks cannot run on the worker, or empty
-  dispatchSeconds @12 :Float64;  # delay until a task begins at the worker's service; 0: not measured
+  dispatchSeconds @12 :Float64;  # delay before a task begins at the worker's service; 0: not measured
   paidSeconds @13 :Float64;      # charged time of the worker's tasks at a service, since its start
-  paidTasks @14 :UInt32;         # tasks running at the service now
+  paidTasks @14 :UInt32;         # tasks that are running at the service
   rssMeanBytes @15 :UInt64;      # mean resident memory of all processors, since the worker's start
   rssPeakBytes @16 :UInt64;
   functions @17 :List(FunctionUse);  # functions used since the previous heartbeat
@@ -613,15 +613,15 @@ struct HeartbeatEcho {
 }
 
 struct Drain {
-  # From the scheduler: start no new tasks, return unstarted tasks, and exit when idle. From a worker: a signal or
-  # notice told it to exit. The scheduler answers with a Drain, its last message.
+  # From the scheduler: start no new tasks, return unstarted tasks, and exit when idle. From a worker: it must exit
+  # because of a signal or notice. The scheduler answers with a Drain, its last message.
   # worker -> scheduler.
   # scheduler -> worker.
   text @0 :Text;                 # reason, display text
 }
 
 struct Relay {
-  # A message from or to a nested client, through its worker. Follows the rules for clients.
+  # A message from or to a nested client, sent through its worker. Follows the rules for clients.
   # worker -> scheduler.
   # scheduler -> worker.
   client @0 :Data;               # the nested client; 8 bytes
@@ -684,8 +684,8 @@ struct ManagerStatus {
 
 struct Desired {
   # scheduler -> manager.
-  units @0 :UInt32;              # number of units, excluding draining ones
-  drained @1 :List(UnitId);      # ids of units without work, which may be stopped
+  units @0 :UInt32;              # wanted number of units, excluding draining ones
+  drained @1 :List(UnitId);      # ids of idle units that may be stopped
   reason @2 :Text;               # display text
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
   draining @4 :UInt32;           # number of additional units that get no new tasks but still run some
@@ -743,7 +743,7 @@ struct ObjectsRestored {
 
 struct Redeliver {
   # Asks for the results of tasks in a durable session. Each is sent in a Finished once the task has ended. The
-  # scheduler sends available results in portions, and waits for the client to acknowledge each.
+  # scheduler sends available results in portions, each after the client has acknowledged the previous one.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -753,7 +753,7 @@ struct SessionRow {
   id @0 :Data;                   # prefix of its task ids; 8 bytes
   name @1 :Text;
   key @2 :Text;                  # name of its key
-  attached @3 :Bool;             # a client is using it
+  attached @3 :Bool;             # whether a client is using it
   client @4 :Text;               # host and pid of its current or last client
   unfinished @5 :UInt64;
   ended @6 :UInt64;
@@ -794,7 +794,7 @@ struct ReleaseResults {
 }
 
 struct UseStore {
-  # The store that the worker's tasks use for results and inputs from now on.
+  # Sets the store that the worker's tasks use for results and inputs from now on.
   # worker -> scheduler.
   store @0 :Data;                # the store of its host; empty: the object storage; 8 bytes, or empty
 }
@@ -810,16 +810,16 @@ struct CallReport {
   number @0 :UInt64;             # see Spec.call
   verb @1 :Text;                 # the method of the client: map, get, 
   name @2 :Text;                 # name of the function or graph
-  items @3 :UInt64;              # total number
+  items @3 :UInt64;              # total number of items
   hasChunks @4 :Bool;            # whether the tasks are chunks, and the following columns count items
   sent @5 :UInt64;               # submitted items
   ended @6 :UInt64;              # ended items, including failed ones
   failed @7 :UInt64;
-  isOver @8 :Bool;               # whether all tasks have been submitted
+  isOver @8 :Bool;               # whether no more tasks will be submitted
 }
 
 struct CallsReported {
-  # Progress of calls that changed since the last report, once a second.
+  # Progress of the calls that changed since the last report. Sent once a second.
   # client, admin -> scheduler.
   calls @0 :List(CallReport);
 }
@@ -844,7 +844,7 @@ struct WorkerLogged {
   # Records from the worker's own log since the last such message, at level `WARNING` or above.
   # worker -> scheduler.
   lines @0 :List(LogLine);
-  dropped @1 :UInt32;            # number of records beyond the limit, omitted since the last such message
+  dropped @1 :UInt32;            # number of records omitted since the last such message, because of the limit
 }
 
 struct RestartWorkers {
@@ -907,8 +907,8 @@ struct TableRead {
 }
 
 struct PutObject {
-  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. If there
-  # are none, and the object is not shared, offset 0 only asks for space.
+  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
+  # attachments, an unshared message with offset 0 only asks for space.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;            # chosen by the sender, repeated by the reply
   id @1 :Data;                   # 16 bytes
@@ -922,7 +922,7 @@ struct GetObject {
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes
-  deadlineSeconds @2 :Float64;   # not used
+  deadlineSeconds @2 :Float64;   # unused
   shared @3 :Bool;               # the sender accepts a descriptor of shared memory
   offset @4 :UInt64;             # first requested byte
   size @5 :UInt64;               # number of bytes; 0: everything from offset on
@@ -1025,9 +1025,9 @@ struct FetchesFailed {
 }
 
 struct StoreReport {
-  # Heartbeat of a store, with its figures. Counts cover the time since its start.
+  # Heartbeat and figures of a store. Counts begin when the store starts.
   # store -> scheduler.
-  sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
+  sentAt @0 :Float64;            # returned in HeartbeatEcho; a reading of the sender's clock
   objects @1 :UInt64;
   usedBytes @2 :UInt64;          # memory for objects
   spilledBytes @3 :UInt64;
@@ -1093,8 +1093,8 @@ struct UseBackend {
 }
 
 struct CopyObjects {
-  # Names objects of which the object storage must keep copies. Copies that it already has are named in
-  # ObjectsHeld. It fetches missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space.
+  # Names objects that the object storage must copy. It names objects that it already has in ObjectsHeld. It fetches
+  # missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);        # 0: unknown
@@ -1154,7 +1154,7 @@ struct FailedTask {
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # the task's function and serializer
-  runs @2 :List(RunGroup);       # one, with only this task; none if it cannot be replayed
+  runs @2 :List(RunGroup);       # one group with only this task; empty if the task cannot be replayed
   text @3 :Text;                 # why it cannot run again, display text
   number @4 :UInt64;
 }

@@ -2,8 +2,9 @@
 
 A session numbers the messages that it sends and counts the ones that it receives. Sequenced messages are kept until
 acknowledged, and resent after a break. Duplicates are dropped, and gaps are detected. Unsequenced messages (heartbeats,
-handshake) are sent at most once. Invariants: kept messages have consecutive numbers; those in flight on the current
-connection precede those waiting; `received` only grows by one; an acknowledgement never exceeds the last number sent.
+handshake) are sent at most once. Invariants: kept messages have consecutive numbers; messages in flight on the current
+connection precede waiting messages; `received` only grows by one; an acknowledgement never exceeds the last number
+sent.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ class Session:
         return self._last - self.outbox_messages <= acknowledged <= self._last
 
     def resume(self, acknowledged: int) -> None:
-        """Continue on a new connection. Drops messages that the peer has. Raises ProtocolError unless `can_resume`."""
+        """Continue on a new connection. Drops acknowledged messages. Raises ProtocolError unless `can_resume`."""
         if not self.can_resume(acknowledged):
             raise ProtocolError(f"the session cannot continue after message {acknowledged}: {self!r}")
         while self._waiting and self._waiting[0].sequence <= acknowledged:

@@ -16,7 +16,7 @@ from scaler.protocol import fields as f
 from scaler.protocol.fields import STRUCTS, WORD_BYTES, Check, Frame, Links, PointerField, Scalar, Writer
 
 MAX_INTERNED = 1024
-"""Maximum cached structs. The cache is cleared above this size."""
+"""Maximum cached structs. Above this, the cache is cleared."""
 MAX_INTERNED_BYTES = 1024
 
 

@@ -1,1 +1,1 @@
-"""The scheduler: `core` decides (pure), `server` does (sockets, clock)."""
+"""The scheduler: `core` makes all decisions (pure), and `server` does the I/O (sockets, clock)."""

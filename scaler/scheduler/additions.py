@@ -1,4 +1,4 @@
-"""Additions of extensions to the cluster's status. Pure."""
+"""Extensions' additions to the cluster's status. Pure."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class SchedulerServer:
         )
         """Admits other schedulers."""
         self.guests: dict[bytes, Callable[[ListenerEvent], object]] = {}
-        """For peers unknown to the core: functions that receive all their events."""
+        """Functions that receive all events of a peer unknown to the core, by peer id."""
         self._policy = make_policy(config, self.step)
         self._kept = make_keeper(self)
         self.rooms = make_rooms(config)

@@ -99,7 +99,7 @@ class Vitals:
         return [ProcessMeasured(lag_seconds, self._meter.measure().get(os.getpid(), Load()).rss_bytes)]
 
     def read_clock(self) -> list[Input]:
-        """Return the wall clock, if it was set."""
+        """Return the wall clock, if it was adjusted."""
         zero = time.time() - time.monotonic()
         if abs(zero - self._unix_at_zero) <= CLOCK_TOLERANCE_SECONDS:
             return []

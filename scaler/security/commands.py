@@ -59,7 +59,7 @@ def keys(program: str, arguments: Sequence[str], environment: Mapping[str, str])
     else:
         parser.add_argument("-d", "--directory", metavar="DIRECTORY", default=SUPPRESS, help=text)
     if verb not in ("init", "list"):
-        parser.add_argument("name", metavar="NAME", help="name of a user or a machine")
+        parser.add_argument("name", metavar="NAME", help="name of a user or machine")
     if verb == "add":
         parser.add_argument("--role", required=True, metavar="|".join(PEER_ROLES), help="the role of the key")
         parser.add_argument("--expires", metavar="TIME", help="lifetime, such as 12h, 30d, or 52w [default: unlimited]")

@@ -38,7 +38,7 @@ class Credential:
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
-        """Return why a server refuses this credential now. Not certain near expiry, because clocks differ."""
+        """Return why a server refuses this credential now. Near expiry this is a guess, because clocks differ."""
         if self.expires is None or self.expires > now + _CLOCKS_DIFFER_BY:
             return "was revoked"
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"

@@ -75,7 +75,7 @@ class KeysDirectory:
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a keys directory (usually ~/.config/scaler/keys)")
         try:
-            (path / _SERVERS_FILE).lstat()  # before modes are checked, whose advice applies only to keys directories
+            (path / _SERVERS_FILE).lstat()  # before checking modes: that advice applies only to keys directories
             for each in (path, path / _PEERS_FILE):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
@@ -215,7 +215,7 @@ _now = partial(datetime.now, UTC)
 
 
 class AllowList:
-    """The admitted public keys in a directory. Logs each problem with a line only once."""
+    """The admitted public keys in a directory. Logs each problem with a line once."""
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory
@@ -242,7 +242,7 @@ class AllowList:
             self._state, self._unreadable = state, ""
             try:
                 self._listed = self._directory.listed() if state else ()
-            except ConfigError as error:  # may end without a change to the file, for example if no descriptor is free
+            except ConfigError as error:  # may have another cause than the file, for example if no descriptor is free
                 self._state, self._unreadable = None, f"{error}: the keys are unchanged"
         elif self._next_expiry is None or now < self._next_expiry:
             return

@@ -91,7 +91,7 @@ def lines(values: Mapping[str, str | datetime | float | None]) -> str:
 
 
 def complaint(name: str, value: Any) -> str:
-    """Return the rule that a field of `PeerEntry` violates with this value, or an empty string."""
+    """Return the rule for a field of `PeerEntry` that this value violates, or an empty string."""
     expected, is_right, rule = _KINDS[PeerEntry.__annotations__[name].removesuffix(" | None")]
     return "" if isinstance(value, expected) and is_right(value) else rule
 

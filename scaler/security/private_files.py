@@ -50,7 +50,7 @@ def require_private(found: os.stat_result, path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
-    """Write a file with mode 0600 atomically. Raises UsageError, and without `replace` FileExistsError."""
+    """Write a file with mode 0600 atomically. Raises UsageError, or FileExistsError without `replace`."""
     try:
         write_atomically(path, text, replace=replace)
     except FileExistsError:

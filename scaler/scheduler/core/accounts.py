@@ -93,7 +93,7 @@ class KeyAccounts:
         if account is None:
             return ""
         if account.sessions >= MAX_PEERS_OF_KEY:
-            return f"key {identity.key} has {MAX_PEERS_OF_KEY} peers, the limit of a key"
+            return f"key {identity.key} has {MAX_PEERS_OF_KEY} peers, the limit per key"
         if account.opened >= MAX_SESSIONS_PER_HOUR and now - account.hour_began_at < HOUR_SECONDS:
             minutes = (HOUR_SECONDS - (now - account.hour_began_at)) / 60
             text = f"key {identity.key} has opened {MAX_SESSIONS_PER_HOUR} sessions within an hour"
@@ -136,5 +136,5 @@ class KeyAccounts:
     def bytes_limit(self, account: KeyAccount) -> str:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)
         is_own = own >= 0 and own - account.size_bytes == left
-        limit = f"max_bytes_per_client is {own}" if is_own else f"the limit of all keys is {self._max_bytes}"
+        limit = f"max_bytes_per_client is {own}" if is_own else f"the limit for all keys is {self._max_bytes}"
         return f"{limit}, and the scheduler has already reached it"

@@ -17,7 +17,7 @@ from scaler.protocol.messages import Finished, Hello, Outcome, RunGroup, Submit
 from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, Task, TaskState
 
 NO_CALLS = (0, 0)
-"""For tasks that are not chunks."""
+"""For a task that is not a chunk."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class TasksEnded:
     run_starts: list[int] = field(default_factory=list)
     run_groups: list[Group] = field(default_factory=list)
     run_states: list[TaskState] = field(default_factory=list)
-    """Final state of the tasks of each run."""
+    """Final state of the tasks in each run."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -68,7 +68,7 @@ class Scaling:
         """Update the limits of the workers in `limited` before a placement."""
 
     def hurry(self) -> None:
-        """Plan soon, because tasks arrived for which no worker has capacity."""
+        """Plan soon, because tasks arrived that no worker has capacity for."""
 
     def plan(self, now: float) -> None: ...
 
@@ -229,7 +229,7 @@ class ObjectTable:
 
 
 MAX_FITTING = 1024
-"""Maximum number of needs for which the fitting pools are cached."""
+"""Maximum number of needs whose fitting pools are cached."""
 MAX_LABEL = 100
 """Maximum characters of a host name, and of a manager's id in worker names."""
 
@@ -271,7 +271,7 @@ class ClusterState:
     """All peers, their tasks, and their objects. Only the rules of the core modify this."""
 
     has_returned = False
-    """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
+    """Whether any peer has reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
     def __init__(self, now: float, accounts: KeyAccounts, rooms: Rooms) -> None:
         self.now = now
@@ -289,7 +289,7 @@ class ClusterState:
         self.ready = ReadyQueues()
         self.counts = Counts()
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
-        """Functions by name, client's key, and items of the needs; most recently used last."""
+        """Functions by name, client's key, and needs, least recently used first."""
         self.pools = WorkerPools(rooms)
 
     def own_time(self, now: float) -> float:
@@ -329,7 +329,7 @@ class ClusterState:
 
 
 _SENT_AGAIN = (Outcome.EXCEPTION, Outcome.PROCESSOR_DIED, Outcome.TIMED_OUT, Outcome.MEMORY_LIMIT, Outcome.OBJECT_LOST)
-"""If a chunk of a map ends like this and its worker sent no counts, the client resubmits each call as a task."""
+"""Outcomes of a map's chunk after which, without counts from its worker, clients resubmit each call as a task."""
 
 
 Calls = dict[bytes, tuple[int, int]]

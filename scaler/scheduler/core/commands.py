@@ -16,7 +16,7 @@ from scaler.scheduler.core.changes import Change, Observed
 
 
 class DurabilitySaid(NamedTuple):
-    """An item from the shell of the `durability` extension. size_bytes: memory of its contents."""
+    """An item from the shell of the `durability` extension. size_bytes: size of its contents in memory."""
 
     item: Any
     size_bytes: int = 0
@@ -90,7 +90,7 @@ class Send:
     peer: bytes
     message: Message
     nested: bytes = b""
-    """The client inside a task of this worker to which the worker relays the message."""
+    """The recipient, if it is a client inside a task: this worker relays the message to it."""
 
 
 class SendAnswer(Send):
@@ -111,7 +111,7 @@ class SendToStorage(NamedTuple):
 
 
 class AskPolicy(NamedTuple):
-    """Query the scaling policy, which eventually answers with PolicyAnswered. Not repeated before the answer.
+    """Query the scaling policy, which answers with PolicyAnswered. Not sent again before the answer.
 
     view: a `scaler.policy.view.ClusterView`.
     """

@@ -73,7 +73,7 @@ class SchedulerCore:
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
         """End of the counting interval, number of mistakes, and last text, for each peer with recent mistakes."""
         self._retained_until: dict[bytes, float] = {}
-        """Expiry of the objects of dropped clients."""
+        """Times at which the objects of dropped clients expire."""
         self._gone: dict[bytes, None] = {}
         """Recently departed clients, whose objects may still be in a store that was out of contact."""
 
@@ -118,7 +118,7 @@ class SchedulerCore:
         return self.outbox.flush()
 
     def next_step_at(self, now: float) -> float:
-        """Return the time by which the core needs its next step without further inputs (clock of `step`)."""
+        """Return when the core needs its next step if no input arrives, on the clock of `step`."""
         if self._has_more:
             return now
         placement, scaling_at, durability_at = self.placement, self._scaling.next_at, self.durability.next_at
@@ -155,7 +155,7 @@ class SchedulerCore:
                 if is_other or record.defends_its_name(self.state.own_time(now)):
                     text = f"{text} of this scheduler: give this manager another worker_manager_id"
                     return Refused(messages.RefusalReason.DUPLICATE, text)
-                return TryAgain(f"{text}, and remains so unless the lease of that manager expires")
+                return TryAgain(f"{text}, until the lease of that manager expires")
         return None
 
     def _changed(self, item: Input, now: float) -> None:
@@ -432,7 +432,7 @@ class SchedulerCore:
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Heartbeat():
-                pass  # receipt extended the lease; the listener answers
+                pass  # its arrival extended the lease; the listener answers
             case messages.ShutdownCluster():
                 self._shutdown(client, message)
             case messages.RestartWorkers():
@@ -602,7 +602,7 @@ class SchedulerCore:
         return found
 
     def relayed(self, worker: Worker, relay: Relayed, now: float) -> None:
-        """Apply a message of a client inside a task of this worker. The client joins with its first message."""
+        """Apply a message from a client inside a task on this worker. The client joins with its first message."""
         client = self.state.peer(relay.client)
         if client is None and self.durability.relayed(worker, relay):
             return
@@ -650,7 +650,7 @@ class SchedulerCore:
         self.protocol_error(peer, f"sent {type(message).__name__}, which is not allowed")
 
     def protocol_error(self, peer: bytes, text: str) -> None:
-        """Publish a peer's mistake: the first one at once, later ones as a count every REPEAT_SECONDS."""
+        """Publish a peer's mistake: the first one immediately, later ones as a count every REPEAT_SECONDS."""
         until, count, _ = self._wrong.get(peer, (self.state.now, 0, ""))
         if self.state.now < until:
             self._wrong[peer] = until, count + 1, text

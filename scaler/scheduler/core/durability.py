@@ -48,9 +48,9 @@ class Durability:
     """
 
     changes: Collection[type] = ()
-    """Types of changes that `on_changes` receives. The commands that it returns end the step."""
+    """Types of changes that `on_changes` receives. Its commands are the last ones in a step."""
     messages: Collection[type[Message]] = ()
-    """Messages of clients that `on_message` receives."""
+    """Types of client messages that `on_message` receives."""
     inputs: Collection[type] = ()
     """Types of the items that `said` receives, and of the values in them."""
     next_at = math.inf
@@ -64,7 +64,7 @@ class Durability:
     failure = ""
     """Why new tasks are rejected instead of journaled; empty if journaling works."""
     is_stuck = False
-    """Nothing can be journaled, so all work waits."""
+    """Whether all work waits because nothing can be journaled."""
     refused: Mapping[bytes, RetainedResult] = {}
     """Tasks refused because of `failure`. Tasks that depend on a refused task fail for the same reason."""
 
@@ -119,7 +119,7 @@ class Durability:
     # -- clients
 
     def client_given_up(self, client: ClientRecord, why: str) -> None:
-        """Called for a lost client that may return, while its record is complete."""
+        """Called when a client that may return is lost, while its record is still complete."""
 
     def client_left(self, peer: bytes) -> None: ...
     def returned(self, _peer: bytes, _hello: Hello, _identity: Identity, _now: float) -> bool:

@@ -36,14 +36,14 @@ from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Wo
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
-"""Bounds the duration of a step; the shell starts the next step at once."""
+"""Limits the duration of a step. The shell starts the next step immediately."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64  # workers that may take nothing before a pass gives up
 MAX_HELD_BACK = 4  # workers that may not prefetch the first task before a pass gives up
 MAX_AVOIDING = 64  # tasks that avoid a worker, skipped per step
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
-"""Maximum idle and overloaded workers compared per step. Bounds the duration of a step in a large cluster."""
+"""Maximum idle and overloaded workers compared per step. Limits the duration of a step in a large cluster."""
 MAX_TASKS_COMPARED, MAX_TRIED = 512, 256
 POLL_AGAIN_SECONDS = 0.005
 WORTH_MOVING_SECONDS = 0.003
@@ -72,7 +72,7 @@ class Placement:
         self.poll_again_at = math.inf
         """Whether balancing left tasks in place because they start soon."""
         self._held_back = 0
-        """Workers in a pass over a queue that do not prefetch its first task."""
+        """In a pass over a queue: number of workers that do not prefetch its first task."""
         self._next_recall = 0.0
 
     # -- workers
@@ -316,7 +316,7 @@ class Placement:
         return len(chosen)
 
     def _is_held_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
-        """Return whether a task is not prefetched by this worker."""
+        """Return whether this worker must not prefetch a task."""
         turns = self._ready.turns
         if not group.spec.retries or group.needs.is_limited:
             self._held_back = MAX_HELD_BACK  # no worker prefetches it
@@ -398,7 +398,7 @@ class Placement:
                 self.update(worker)
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
-        """Return the workers worth recalling from, busiest first. Work that ends within a round trip does not count."""
+        """Return the workers to recall tasks from, busiest first. Work that ends within a round trip does not count."""
         candidates = [
             (max(worker.load / worker.slots, now - worker.progress.at) - worker.reports.far_seconds, index, worker)
             for index, worker in enumerate(overloaded)

@@ -1,4 +1,4 @@
-"""Interfaces of extensions that restrict or direct the placement of some tasks, and otherwise refuse them. Pure."""
+"""Interfaces of extensions that place some tasks by special rules. Without them, such tasks are refused. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Environments:
     """Why tasks with an environment are refused; empty if they are not."""
 
     def prepares(self, _worker: Worker, _environment: bytes, /) -> bool:
-        """Return whether tasks with an environment must wait for a worker."""
+        """Return whether a worker is preparing an environment, so that its tasks must wait."""
         return False
 
     def left(self, _worker: Worker, /) -> None:
         """Forget a worker."""
 
     def why_waits(self, _task: Task, /) -> str:
-        """Describe how its environment delays a ready task, or return an empty string."""
+        """Describe how a ready task's environment delays it, or return an empty string."""
         return ""
 
 

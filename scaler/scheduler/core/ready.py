@@ -24,7 +24,7 @@ T = TypeVar("T")
 Rank = tuple[int, int]
 """Negated priority, negated depth."""
 Side = OrderedDict[Worker, None]
-"""The workers of a pool that are idle, or the ones that may prefetch."""
+"""The idle workers in a pool, or the workers with capacity to prefetch."""
 Give = Callable[[Worker, int], int]
 """Assigns up to a number of tasks from a queue to a worker, and returns how many."""
 
@@ -88,7 +88,7 @@ class Turns:
         return None
 
     def standing(self, _group: Group, /) -> tuple[float, ...]:
-        """Return a sort key among the first tasks of different queues."""
+        """Return a key that sorts the first tasks of different queues."""
         return 0.0, 0.0
 
     def holds_back(self, _group: Group, _worker: Worker, _chosen: Sequence[Task], /) -> bool:
@@ -149,7 +149,7 @@ class ReadyQueue:
         return NO_RANK
 
     def next_turn(self) -> tuple[Any, ...]:
-        """Return a sort key among the queues that have a ready task."""
+        """Return a key that sorts the queues with a ready task."""
         first = self.first()
         return NO_RANK[:1] if first is None else (first.group.rank[0], self._turns.standing(first.group))
 
@@ -302,7 +302,7 @@ class ReadyQueue:
         return min(limit, count + ahead + others)
 
     def clients(self) -> set[bytes]:
-        """Return the clients of the first task of each owner."""
+        """Return the client of each owner's first task."""
         return {task.group.client.id for depths in self._by_owner() for task in islice(_all_of([depths]), 1)}
 
     def owners(self) -> Iterator[tuple[int, bytes]]:
@@ -403,7 +403,7 @@ class ReadyQueues:
 
     def portions(self, queues: Iterable[ReadyQueue]) -> list[list[ReadyQueue]]:
         """Split many queues into two portions: a few of each owner, which move to the end, and the rest. Sorting many
-        queues takes long, and a freed slot usually needs only the first portion."""
+        queues is slow, and a freed slot usually needs only the first portion."""
         counts = Counter[tuple[int, bytes]]()
         found: list[list[ReadyQueue]] = [[], []]
         for queue in queues:

@@ -32,7 +32,7 @@ class Claims:
     extra: float = field(default=0, init=False)
     """Slots occupied beyond one per unblocked task. While positive, no task is prefetched."""
     reserved: Any = field(default=None, init=False)
-    """The `ReadyQueue` for which freed slots are reserved."""
+    """The `ReadyQueue` that freed slots are reserved for."""
     may_exceed: bool = field(default=False, init=False)
     """Whether tasks may exceed the offers until some end, because a blocked task resumed or a restarted scheduler
     adopted tasks."""

@@ -109,10 +109,10 @@ MAX_ARRIVALS = 1_000
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Counts of all tasks with one name, key, and needs since the scheduler started. Tasks not live have ended.
+    """Counts of all tasks with one name, key, and needs since the scheduler started.
 
-    failed, cancelled: numbers of calls (a chunk has several). more: calls beyond one per task. untimed: ended calls
-    without a duration, such as calls that never ran.
+    Tasks that are no longer live have ended. failed, cancelled: numbers of calls (a chunk has several). more: calls
+    beyond one per task. untimed: ended calls without a duration, such as calls that never ran.
     """
 
     name: str
@@ -308,7 +308,7 @@ class AttemptErrors:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One task. attempt: number of dispatches; `number` is shown to users instead."""
+    """A task. attempt: number of dispatches; users see `number` instead."""
 
     id: bytes
     group: Group
@@ -442,7 +442,7 @@ class ClientRecord(PeerRecord):
     cancelled: int = 0
     terminated: bool = False
     is_absent: bool = False
-    """Whether the client is disconnected, so that its messages are dropped. Set only by the `durability` extension."""
+    """Whether the client is disconnected and gets no messages. Set only by the `durability` extension."""
     is_back: bool = False
     """Whether the client had an earlier session with this scheduler or its predecessor."""
     attempt_base: int = 0
@@ -563,7 +563,7 @@ class Worker(PeerRecord):
 
     @property
     def usual_limit(self) -> int:
-        """Maximum number of tasks of a worker that is not late (see `LateWorkers`)."""
+        """Maximum number of tasks on a worker that is not late (see `LateWorkers`)."""
         return self.slots * (1 + self.details.queue_size)
 
     @property
@@ -650,7 +650,7 @@ class Worker(PeerRecord):
         self.recalled += change
 
     def keep(self, task: Task) -> None:
-        """Record that a task has started, which voids a recall. The worker may end while running the task."""
+        """Record that a task has started, even if the worker is lost later. Voids a recall."""
         self.started.add(task.id)
         if type(task.state) is Recalled and not task.state.cancel:
             self.count_recall(-1)

@@ -33,7 +33,7 @@ class Stores:
     refusal = "this scheduler has no host stores: its extension data_plane is disabled"
     """Why stores cannot connect; empty if they can."""
     again_at = math.inf
-    """Time to place tasks again whose preferred places could not be compared yet."""
+    """Next time to place tasks whose preferred places could not be compared yet."""
 
     def __init__(self) -> None:
         self.records: Mapping[bytes, PeerRecord] = {}
@@ -123,7 +123,7 @@ class Stores:
         """Called after all queues were offered to workers, if these are at several places."""
 
     def nearest(self, workers: Sequence[Worker], _idle: Worker) -> Sequence[Worker]:
-        """Return workers from which tasks may move to an idle one, nearest first."""
+        """Return the workers whose tasks may move to an idle worker, nearest first."""
         return workers
 
     def may_move(self, _task: Task, _worker: Worker, _idle: Worker, _behind: int, _now: float) -> bool | None:

@@ -21,7 +21,7 @@ MAX_TIMINGS = 10_000
 MAX_FUNCTIONS = 10_000
 """Maximum number of function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
-"""Maximum functions with one name to show the durations of, most recently submitted first."""
+"""Maximum functions per name that have their durations shown, most recently submitted first."""
 
 
 class Submission:
@@ -109,11 +109,11 @@ class Submission:
                 self._durability.repeated(client, columns, index)
                 continue  # run and answered only once
             if identifier[:10] != own:
-                _note(wrong, f"task id {identifier.hex()} is not this client's")
+                _note(wrong, f"task id {identifier.hex()} does not belong to this client")
                 continue
             size = len(payload)
             if size == STORED_REFERENCE_BYTES and is_stored(payload) and payload[1:9] != client.id:
-                _note(wrong, f"the stored arguments of task {identifier.hex()} are not this client's")
+                _note(wrong, f"the stored arguments of task {identifier.hex()} do not belong to this client")
                 continue
             size += REFERENCE_BYTES * len(references[index]) if references else 0
             if capacity <= 0 or size > left:
@@ -176,7 +176,7 @@ class Submission:
         if 0 <= self._state.accounts.max_tasks <= account.tasks:
             most = self._state.accounts.max_tasks
             return f"max_tasks_per_client is {most}, and key {account.key} has reached it"
-        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and it is reached"
+        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and has been reached"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """Reject tasks at submission. Tasks refused for a failed journal are answered immediately and not retained."""

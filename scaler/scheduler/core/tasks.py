@@ -612,7 +612,7 @@ class Tasks:
             task.attempt = max(task.attempt, task.group.client.attempt_base)
             delay = max(delay, self._state.rooms.durability.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
-            self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and the task has reached it".encode())
+            self.end(task, Outcome.REJECTED, f"the task has reached MAX_ATTEMPT = {MAX_ATTEMPT}".encode())
         elif task.references and self._lacks_inputs(task):
             pass
         elif delay > 0:
@@ -693,7 +693,7 @@ class Tasks:
                     self._enqueue(dependent)
 
     def reject(self, tasks: Sequence[Task], why: str) -> None:
-        """Reject tasks at submission. Only the first tasks are recorded as failures, on behalf of all."""
+        """Reject tasks at submission. Only the first few are recorded as failures."""
         payload = why.encode()
         for number, task in enumerate(tasks):
             self._end_one(task, Outcome.REJECTED, payload, is_kept=number < MAX_REJECTED_KEPT)
@@ -865,8 +865,8 @@ class Tasks:
     # -- cancel
 
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Cancel tasks. A Finished reports each. Cancelling many tasks takes several steps, so that other clients need
-        not wait."""
+        """Cancel tasks. A Finished reports each task. Many tasks take several steps, so that other clients need not
+        wait."""
         if client.via is None:
             self._state.changes.add(CancelAsked, ids)
         self._cancels.append((client, iter(ids)))

@@ -85,7 +85,7 @@ def test_schema_matches_the_declarations() -> None:
         pytest.param(b"", "malformed message", id="nothing"),
         pytest.param(b"\xff" * 64, "malformed message", id="no message"),
         pytest.param(done()[:-8], "malformed", id="cut short"),
-        pytest.param(done(ids=ID[:15]), "whole number of 16-byte ids", id="id too short"),
+        pytest.param(done(ids=ID[:15]), "multiple of the id size, 16", id="id too short"),
         pytest.param(
             done(ids=ID + OTHER),
             "attempts: a column of length 1 does not match the ids: 2",

@@ -65,7 +65,7 @@ def test_byte_limits_apply_before_a_task_is_stored(own: int, monkeypatch: pytest
     cluster = cluster_of(max_bytes_per_client=own)
     assert submit(cluster, "a1", bytes(40_000), bytes(40_000)) == [None, None]
     assert submit(cluster, "a2", bytes(40_000), b"small") == [Outcome.REJECTED, None]
-    limit = "max_bytes_per_client" if own >= 0 else "the limit of all keys"
+    limit = "max_bytes_per_client" if own >= 0 else "the limit for all keys"
     assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler has already reached it"
     assert submit(cluster, "b", bytes(40_000)) == [None if own >= 0 else Outcome.REJECTED]
 
@@ -123,7 +123,7 @@ def test_client_at_its_limit_that_reads_no_results_is_disconnected() -> None:
 def test_connections_are_limited_per_key_and_known_peers_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "MAX_PEERS_OF_KEY", 2)
     cluster = cluster_of()
-    assert cluster.refusal("a3", ALICE) == "key alice has 2 peers, the limit of a key"
+    assert cluster.refusal("a3", ALICE) == "key alice has 2 peers, the limit per key"
     assert cluster.refusal("a1", ALICE) == cluster.refusal("b2", BOB) == ""
     cluster.client("a1", identity=ALICE)
     cluster.leave("a2")
