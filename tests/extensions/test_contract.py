@@ -53,7 +53,7 @@ def test_example_follows_the_contract(example: Extension) -> None:
     ],
     ids=["another extension", "no pure function", "changed changes"],
 )
-def test_finds_a_fault(
+def test_contract_check_finds_a_fault(
     example: Extension, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., list[object]], check: Check, said: str
 ) -> None:
     core = importlib.import_module("scaler_slow_tasks.core")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaler.backoff import Backoff
 
 
-def test_delays_double_up_to_the_last_one() -> None:
+def test_delays_double_up_to_the_maximum() -> None:
     backoff = Backoff(0.5, 3.0)
     assert [backoff.seconds(failures) for failures in range(6)] == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
     assert backoff.seconds(10_000) == 3.0

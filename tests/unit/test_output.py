@@ -64,7 +64,7 @@ def test_reads_are_complete_and_in_order(pipe: Pipe) -> None:
     writer.join()
 
 
-def test_overflow_of_an_absent_reader_is_dropped_and_counted(pipe: Pipe) -> None:
+def test_output_without_a_reader_is_dropped_and_counted(pipe: Pipe) -> None:
     room = MAX_PENDING_BYTES + fcntl.fcntl(pipe.writing, fcntl.F_GETPIPE_SZ)
     lines = 2 * room // len(LINE)
     for _ in range(lines):

@@ -264,7 +264,7 @@ def prefixed(number: int) -> str:
 
 
 @on_a_loop
-async def test_awaits_everything_a_client_sends_and_does(address: str, tmp_path: Path) -> None:
+async def test_every_client_method_can_be_awaited(address: str, tmp_path: Path) -> None:
     async with AsyncClient(address, name="telling") as client:
         await client.wait_for_workers(1)
         (worker,) = (await client.cluster()).workers

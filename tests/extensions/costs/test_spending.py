@@ -57,7 +57,7 @@ def test_short_unit_costs_its_minimum_charge() -> None:
     assert books.run == pytest.approx(1.5)
 
 
-def test_hour_and_day_roll_but_the_run_does_not() -> None:
+def test_limits_per_hour_and_day_use_a_sliding_window_unlike_the_limit_per_run() -> None:
     books = ledger()
     for minute in range(3 * 60):
         books.charge_unit("cloud", "u", 60.0 * (minute + 1), START + 60.0 * (minute + 1), price=1.0)
@@ -69,7 +69,7 @@ def test_hour_and_day_roll_but_the_run_does_not() -> None:
     assert books.spent("run", now + 25 * 3600) == pytest.approx(3.0)
 
 
-def test_each_crossing_is_reported_once_per_crossing() -> None:
+def test_each_crossing_of_a_threshold_is_reported_once() -> None:
     books = ledger("1/hour")
     said = []
     for second in range(0, 3660, 60):

@@ -286,7 +286,7 @@ def test_requirement_with_many_hashes_is_installed() -> None:
     assert (kept(f"tabulator==1 {' '.join(hashes)}") / "tabulator.py").exists()
 
 
-def test_what_killed_processes_and_failures_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_and_failures_are_removed(tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "scaler" / "packages"
     for name in ("a", "a.new"):
         (cache / name / "package").mkdir(parents=True)

@@ -46,7 +46,7 @@ def test_new_units_for_a_gang_may_start_together(units: int, together: int) -> N
     assert SimplePolicy(POLICY).plan(view)["m"].together == together
 
 
-def test_a_gang_that_can_never_be_held_starts_no_unit() -> None:
+def test_a_gang_that_can_never_fit_starts_no_unit() -> None:
     assert wanted(demand(11), manager(10)) == 0
     assert wanted(demand(3, per_host=1), manager(8, unit_slots=4)) == 0
 

@@ -68,7 +68,7 @@ def test_a_gang_that_has_begun_in_part_ends_as_lost(cluster: RestartedGangs) -> 
     assert cluster.recalls("a", kill=True) == [gang[0]]
 
 
-def test_a_gang_whose_members_all_ask_again_begins(cluster: RestartedGangs) -> None:
+def test_a_gang_starts_once_all_members_have_asked_again(cluster: RestartedGangs) -> None:
     gang = cluster.ids(2)
     cluster.members_again(*gang)
     for name, task in zip("ab", gang, strict=True):
@@ -81,7 +81,7 @@ def test_a_gang_whose_members_all_ask_again_begins(cluster: RestartedGangs) -> N
     assert not [task for name in "ab" for task in cluster.preempted(name)]
 
 
-def test_members_that_this_scheduler_placed_may_take_their_time(cluster: RestartedGangs) -> None:
+def test_members_placed_after_the_restart_may_start_late(cluster: RestartedGangs) -> None:
     cluster.client()
     for name in "ab":
         cluster.worker(name)

@@ -145,7 +145,7 @@ def test_a_cancelled_member_stops_all_members_and_frees_their_slots(cluster: Gan
     assert not cluster.waits(cluster.gang(client, 2))
 
 
-def test_a_member_that_comes_back_unstarted_ends_its_gang_as_lost(cluster: GangCluster, client: str) -> None:
+def test_a_member_returned_unstarted_ends_its_gang_as_lost(cluster: GangCluster, client: str) -> None:
     for name in "ab":
         cluster.worker(name)
     gang = cluster.gang(client, 2)
@@ -156,7 +156,7 @@ def test_a_member_that_comes_back_unstarted_ends_its_gang_as_lost(cluster: GangC
     assert cluster.recalls(other, kill=True) == [gang[1]]
 
 
-def test_an_exception_that_follows_from_a_lost_worker_leaves_the_loss_as_the_reason(
+def test_an_exception_caused_by_a_lost_worker_does_not_replace_the_loss_as_the_reason(
     cluster: GangCluster, client: str
 ) -> None:
     for name in "ab":
@@ -169,7 +169,7 @@ def test_an_exception_that_follows_from_a_lost_worker_leaves_the_loss_as_the_rea
     assert cluster.ended(client, gang) == [LOST, Outcome.EXCEPTION]
 
 
-def test_a_member_whose_worker_comes_back_into_contact_is_stopped(cluster: GangCluster, client: str) -> None:
+def test_a_member_whose_worker_regains_contact_is_stopped(cluster: GangCluster, client: str) -> None:
     for name in "ab":
         cluster.worker(name)
     gang = cluster.gang(client, 2)

@@ -129,7 +129,7 @@ def divide(folder: str) -> float:
     return 0
 
 
-def test_an_exception_of_one_member_stops_the_other_and_is_the_gangs(client: Client, tmp_path: Path) -> None:
+def test_an_exception_of_one_member_stops_the_other_and_is_the_gangs_exception(client: Client, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         client.gang(divide, 2, str(tmp_path)).result(20)
     assert raised.value.__notes__ == ["rank 1 of a gang of 2 failed"]
@@ -257,7 +257,7 @@ def test_the_whole_gang_starts_again_after_the_loss_of_one_worker(own: Client, t
     assert gang.result(20) == [None, None]
 
 
-def test_two_workers_lost_at_once_are_one_charge(own: Client, tmp_path: Path) -> None:
+def test_two_workers_lost_at_once_use_one_retry(own: Client, tmp_path: Path) -> None:
     gang = own.gang(mark, 2, str(tmp_path), retries=1)
     first = marks(tmp_path, 2)
     for path in first:

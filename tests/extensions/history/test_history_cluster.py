@@ -86,7 +86,7 @@ def test_client_reads_runs_and_trends_from_a_state_directory(tmp_path: Path) -> 
         assert row.trend_percent is not None
 
 
-def test_non_directory_is_the_name_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+def test_argument_that_is_not_a_directory_is_a_cluster_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("scaler", ["history", "nowhere"]) == 1
     assert "no cluster is named 'nowhere'" in capsys.readouterr().err
 

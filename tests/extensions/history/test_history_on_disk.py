@@ -51,7 +51,7 @@ def test_events_and_failures_use_bounded_memory() -> None:
     assert len(b"".join(lines_of(rows))) < 200_000
 
 
-def test_only_torn_and_changed_lines_are_skipped() -> None:
+def test_only_truncated_and_damaged_lines_are_skipped() -> None:
     rows: list[Row] = [
         EventRow(1.0, "lost", "w", "a\nb"),
         MinuteRow(0.0, 60.0, 1, 2, 3, 4, 5, 6, 0.5, 0.1),

@@ -59,7 +59,7 @@ def test_times_that_become_one_in_the_skipped_hour_run_once() -> None:
 
 @pytest.mark.parametrize("day", ["2026-03-08", "2026-11-01"])
 @pytest.mark.parametrize("expression", ["* * * * *", "30 * * * *", "0 7-8 * * *", "20 */4 * * *", "30 2,3 * * *"])
-def test_last_time_backwards_is_the_last_one_forwards(expression: str, day: str) -> None:
+def test_previous_time_is_the_latest_of_the_earlier_times(expression: str, day: str) -> None:
     begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(NEW_YORK)).astimezone(UTC) - timedelta(1)
     forwards = [*takewhile(lambda each: each < begin + timedelta(3), times(expression, NEW_YORK, begin))]
     for moment in forwards:

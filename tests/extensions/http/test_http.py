@@ -268,7 +268,7 @@ def test_other_pages_and_names_are_refused(server: Server, headers: dict[str, st
     assert server.alice.post("/calls", json={"function": "operator:truediv"}, headers=headers).status_code == 403
 
 
-def test_client_that_leaves_in_the_middle_of_a_request_changes_nothing(server: Server) -> None:
+def test_client_that_disconnects_during_a_request_changes_nothing(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as peer:
         token = server.tokens["alice"]
         head = f"POST /v1/calls HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: 99\r\n"

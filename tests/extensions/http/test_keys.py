@@ -83,7 +83,7 @@ def test_event_stream_has_all_output_of_a_fast_job() -> None:
     run(main)
 
 
-def test_character_in_two_parts_is_whole() -> None:
+def test_character_split_between_reads_arrives_whole() -> None:
     async def main() -> None:
         call = job()
         call.add(b"\xc3")

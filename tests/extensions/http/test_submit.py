@@ -65,7 +65,7 @@ def test_ctrl_c_stops_the_script_and_its_children(cluster: SchedulerClusterCombo
     until(lambda: not psutil.pid_exists(child), SECONDS)
 
 
-def test_reader_that_leaves_ends_the_command(cluster: SchedulerClusterCombo) -> None:
+def test_closed_output_pipe_ends_the_command(cluster: SchedulerClusterCombo) -> None:
     process = started(cluster, "-")
     assert process.stdin is not None
     assert process.stdout is not None

@@ -69,7 +69,7 @@ def test_scaler_executor_returns_standard_futures(executor: ScalerExecutor) -> N
     assert executor.submit(dict, fn=1, self=2, profiling=3).result(SECONDS) == {"fn": 1, "self": 2, "profiling": 3}
 
 
-def test_its_methods_accept_the_parameters_of_the_standard_library() -> None:
+def test_methods_accept_the_parameters_of_the_standard_library() -> None:
     for name in ("submit", "map", "shutdown"):
         ours, theirs = (inspect.signature(getattr(each, name)).parameters for each in (ScalerExecutor, Executor))
         newer = {"buffersize"} - theirs.keys()  # of Python 3.14
@@ -257,7 +257,7 @@ def test_executor_is_a_task_argument_and_can_be_created_inside_tasks(executor: S
     assert [future.result(SECONDS) for future in made] == expected
 
 
-def test_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:
+def test_forked_child_cannot_use_or_wait_for_the_executor(executor: ScalerExecutor, tmp_path: Path) -> None:
     def is_refused(use: Callable[[], object]) -> bool:
         try:
             use()
@@ -274,7 +274,7 @@ def test_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_pa
     assert future.result(SECONDS) == str(tmp_path / "gate")
 
 
-def test_dask_computes_on_it(executor: ScalerExecutor) -> None:
+def test_dask_computes_on_the_executor(executor: ScalerExecutor) -> None:
     dask: Any = importlib.import_module("dask")
     more = [dask.delayed(add)(dask.delayed(double)(number), 1) for number in range(10)]
     with dask.config.set(scheduler=executor):

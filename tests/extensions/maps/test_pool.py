@@ -80,7 +80,7 @@ def test_pool_calls_have_the_options_of_the_pool(client: Client, tmp_path: Path)
 # -- calls
 
 
-def test_its_methods_accept_the_parameters_of_the_standard_library() -> None:
+def test_methods_accept_the_parameters_of_the_standard_library() -> None:
     theirs = multiprocessing.pool.Pool
     names = [name for name in vars(theirs) if not name.startswith("_") and name != "Process"]
     assert set(names) == {name for name in vars(Pool) if not name.startswith("_")}

@@ -59,6 +59,6 @@ def _on_the_cluster(cluster: SchedulerClusterCombo) -> Any:
         yield
 
 
-def test_excluded_files_exist() -> None:
+def test_files_excluded_from_the_standard_tests_exist() -> None:
     cases = (standard._TestPool, standard._TestPoolWorkerErrors, standard._TestPoolWorkerLifetime)  # noqa: SLF001
     assert {name for case in cases for name in dir(case)} >= EXCLUDED.keys()

@@ -220,7 +220,7 @@ def test_name_without_gain_uses_all_idle_workers() -> None:
 
 
 @pytest.mark.parametrize("outstanding", [1, 2, 3, 6, 200])
-def test_one_name_for_all_tasks_ends_as_many_as_none(outstanding: int) -> None:
+def test_one_name_for_all_tasks_costs_no_throughput(outstanding: int) -> None:
     ended = []
     for is_near in (False, True):
         cluster = Caches(4, is_near=is_near)

@@ -239,7 +239,7 @@ def test_unknown_limit_and_too_large_amount_are_refused_with_the_known_limits(
     assert text in payload.decode()
 
 
-def test_cluster_without_limits_says_so() -> None:
+def test_unknown_limit_error_says_that_the_cluster_has_no_limits() -> None:
     cluster = Limited(limits={})
     client = cluster.client()
     (task,) = cluster.submit(client, needs=DB)

@@ -171,7 +171,7 @@ def test_maximum_counts_the_tasks_of_a_worker_that_is_out_of_contact() -> None:
         assert bed.slots_used["a"] <= 3
 
 
-def test_use_is_forgotten() -> None:
+def test_old_use_no_longer_counts() -> None:
     bed = Bed(1, slots=2)
     early = bed.flood("early", 0.2, key="early")
     bed.run(100.0)
@@ -203,7 +203,7 @@ def test_recent_use_counts_more_than_earlier_use() -> None:
 
 @pytest.mark.parametrize("seconds", LENGTHS)
 @pytest.mark.parametrize("kind", ["plain", "nested", "retried"])
-def test_lone_client_uses_all_slots(kind: str, seconds: float) -> None:
+def test_single_client_uses_all_slots(kind: str, seconds: float) -> None:
     bed = Bed(2, slots=4)
     bed.share(a=Share(weight=0.5, group="desk"), b=Share(weight=1000.0), group_desk=Share(weight=0.1))
     bed.flood("gone", 0.1, key="b")

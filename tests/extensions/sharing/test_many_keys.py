@@ -34,11 +34,11 @@ def standings_read_per_turn(keys: int, tasks: int, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_turn_among_500_keys_of_one_group_reads_few_standings(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_among_500_keys_of_one_group_reads_few_standings(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert standings_read_per_turn(500, tasks, monkeypatch) <= 8
 
 
-def test_keys_of_a_group_get_one_turn_each_before_a_second() -> None:
+def test_every_key_of_a_group_gets_a_turn_before_any_gets_a_second() -> None:
     bed = Bed(0)
     names = [f"k{number}" for number in range(50)]
     bed.share(group_desk=Share(), **{name: Share(group="desk") for name in names})

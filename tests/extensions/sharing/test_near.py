@@ -8,7 +8,7 @@ from tests.unit.scheduler.test_locality import Hosts
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_queue_of_preferring_tasks_takes_turns_with_another(reverse: bool) -> None:
+def test_queue_of_tasks_with_a_near_name_takes_turns_with_another(reverse: bool) -> None:
     cluster = Hosts(1, 2)
     for name in ("a", "b"):
         cluster.client(name)

@@ -55,7 +55,7 @@ def test_urgent_task_starts_at_once_and_the_stopped_task_runs_again() -> None:
     assert len(bed.stopped) == 1
 
 
-def test_urgent_tasks_stop_as_many_tasks_as_they_are() -> None:
+def test_each_urgent_task_stops_one_task() -> None:
     bed = busy(4)
     start = bed.now
     urgent = submit(bed, "bob", 20.0, 3, priority=1)
@@ -267,7 +267,7 @@ def test_weights_decide_how_many_tasks_are_stopped() -> None:
     assert bed.slots_used == {"alice": 2, "bob": 6}
 
 
-def test_clients_of_one_key_get_shares_from_each_other() -> None:
+def test_second_client_of_a_key_gets_its_share_from_the_first() -> None:
     bed = bed_of(2)
     for name in ("first", "second"):
         bed.guest(name, "team")
@@ -278,7 +278,7 @@ def test_clients_of_one_key_get_shares_from_each_other() -> None:
     assert bed.slots_used == {"first": 2, "second": 2}
 
 
-def test_second_client_of_a_key_takes_nothing_from_a_key_with_its_share() -> None:
+def test_second_client_of_a_key_takes_no_slots_from_a_key_within_its_share() -> None:
     bed = bed_of(2)
     for name, key in (("a", "one"), ("b", "two"), ("c", "two")):
         bed.guest(name, key)
@@ -290,7 +290,7 @@ def test_second_client_of_a_key_takes_nothing_from_a_key_with_its_share() -> Non
     assert bed.slots_used == {"a": 2, "b": 1, "c": 1}
 
 
-def test_no_task_is_stopped_to_save_less_waiting_than_work() -> None:
+def test_no_task_is_stopped_if_more_work_is_lost_than_waiting_is_saved() -> None:
     bed = bed_of()
     bed.guest("alice", "alice")
     bed.guest("bob", "bob")

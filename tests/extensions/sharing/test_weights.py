@@ -81,7 +81,7 @@ def test_maximum_holds_for_all_keys_of_a_group() -> None:
     assert split(bed.shares(20.0), ["a", "b"]) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_task_that_is_wider_than_what_is_left_waits_and_others_pass() -> None:
+def test_task_with_too_many_slots_for_the_rest_of_the_maximum_waits_while_others_run() -> None:
     bed = Bed(1, slots=4)
     bed.share(alice=Share(max_slots=3))
     bed.flood("wide", 0.2, key="alice", needs=(("cpus", 2.0),))

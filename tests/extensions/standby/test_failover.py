@@ -68,7 +68,7 @@ def test_frozen_scheduler_stops_when_it_wakes_after_a_promotion_and_nothing_ends
             Client(pair.first)
 
 
-def test_scheduler_goes_on_without_its_standby_which_then_needs_force(tmp_path: Path) -> None:
+def test_scheduler_continues_without_its_standby_whose_promotion_then_needs_force(tmp_path: Path) -> None:
     with running(tmp_path) as pair, Client(pair.both) as client:
         kill(pair.b)
         began = time.monotonic()
@@ -153,7 +153,7 @@ def test_standby_needs_the_keys_of_its_scheduler_and_promotion_an_admin(tmp_path
         assert code == 0, said
 
 
-def test_standby_with_a_full_disk_is_left_and_catches_up(tmp_path: Path) -> None:
+def test_standby_with_a_full_disk_is_dropped_and_catches_up(tmp_path: Path) -> None:
     with running(tmp_path) as pair, Client(pair.both) as client:
         limit_files(psutil.Process(pair.b.pid), SMALL_BYTES)
         data = [bytes([number]) * 30_000 for number in range(200)]
@@ -170,13 +170,13 @@ def test_standby_with_a_full_disk_is_left_and_catches_up(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("missing", ["state_directory", "object_storage_address"])
-def test_standby_without_an_own_journal_or_a_separate_object_storage_is_refused(missing: str) -> None:
+def test_standby_without_its_own_journal_or_a_separate_object_storage_is_refused(missing: str) -> None:
     given = {"state_directory": "/tmp/x", "object_storage_address": "tcp://127.0.0.1:1"} | {missing: ""}
     with pytest.raises(ConfigError, match=missing):
         model_of(scheduler_model(), {"bind_address": "tcp://127.0.0.1:0", "standby_of": "tcp://127.0.0.1:2", **given})
 
 
-def test_scheduler_that_waits_for_a_frozen_standby_ends_when_told_to(tmp_path: Path) -> None:
+def test_scheduler_that_waits_for_a_frozen_standby_stops_on_request(tmp_path: Path) -> None:
     with running(tmp_path, "--standby-timeout-seconds", "60") as pair, Client(pair.both) as client:
         pair.b.process.send_signal(signal.SIGSTOP)
         client.submit(noted, pair.notes, "held")

@@ -107,7 +107,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_standby_that_counts_as_certain_has_every_acknowledged_record(seed: int) -> None:
+def test_standby_in_step_has_every_acknowledged_record(seed: int) -> None:
     world = World(seed)
     for _ in range(3_000):
         world.step()
@@ -128,7 +128,7 @@ def in_step() -> FollowedStream:
     return source
 
 
-def test_work_goes_on_without_a_silent_standby_after_the_timeout_and_not_earlier() -> None:
+def test_scheduler_continues_without_a_silent_standby_only_after_the_timeout() -> None:
     source = in_step()
     (message,) = source.take()
     assert (message.at, message.seconds) == (0.0, TIMEOUT_SECONDS)
@@ -142,7 +142,7 @@ def test_work_goes_on_without_a_silent_standby_after_the_timeout_and_not_earlier
     assert message.seconds == 0
 
 
-def test_standby_without_disk_space_is_left_at_once_and_catches_up_later() -> None:
+def test_standby_without_disk_space_is_dropped_at_once_and_catches_up_later() -> None:
     source = in_step()
     source.appended(1, b"record", 0.5)
     source.heard(following(1, leaves=True), 1.0)
@@ -174,7 +174,7 @@ def test_frozen_scheduler_gives_its_standby_the_whole_timeout_when_it_wakes() ->
     assert source.is_due_to_leave(63.1)
 
 
-def test_second_standby_is_refused_until_the_first_one_is_left_and_gone() -> None:
+def test_second_standby_is_refused_until_the_first_is_dropped_and_disconnected() -> None:
     source = in_step()
     assert [*source.take()]
     other = Following("tcp://c:1", 0, 0, 0.0, False)
@@ -193,7 +193,7 @@ def test_standby_that_catches_up_is_not_replaced_by_another_one() -> None:
     assert source.peer == b"b"
 
 
-def test_scheduler_without_a_standby_leaves_none() -> None:
+def test_scheduler_without_a_standby_has_none_to_drop() -> None:
     source = FollowedStream(TIMEOUT_SECONDS)
     assert not source.is_due_to_leave(1.0)
     assert not source.must_start_over(1.0)

@@ -49,7 +49,7 @@ def close(*leases: Lease) -> None:
         lease.close()
 
 
-def test_lease_has_one_holder_and_a_replaced_one_has_lost_it_for_good(store: dict[str, str]) -> None:
+def test_lease_has_one_holder_and_a_replaced_holder_never_regains_it(store: dict[str, str]) -> None:
     async def main() -> None:
         first, second = Lease(URL, "tcp://a:1", "a"), Lease(URL, "tcp://b:1", "b")
         assert await first.renew(1) is None
@@ -97,7 +97,7 @@ def test_unreachable_store_and_malformed_url_are_explained(monkeypatch: pytest.M
     run(main)
 
 
-def test_answers_that_break_off_or_contain_no_lease_do_not_end_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_answers_and_answers_without_a_lease_do_not_stop_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> bytes:
         raise ReadTimeoutError(endpoint_url=URL)
 
@@ -136,7 +136,7 @@ def test_state_directory_has_one_id(tmp_path: Path) -> None:
     assert own_id(first) == own_id(first) != own_id(second)
 
 
-def test_lease_names_the_standby_of_the_moment_at_which_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_names_the_standby_at_the_time_of_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     written = list[bytes]()
 
     def put(**given: Any) -> dict[str, str]:

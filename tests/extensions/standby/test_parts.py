@@ -150,7 +150,7 @@ def test_reports_from_an_earlier_session_do_not_replace_the_present_one(tmp_path
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
-def test_promoted_standby_stops_the_scheduler_and_never_lets_it_go_on_alone(tmp_path: Path, is_copied: bool) -> None:
+def test_promoted_standby_stops_the_scheduler_and_never_lets_it_continue_alone(tmp_path: Path, is_copied: bool) -> None:
     end = framed(1, b"")
 
     async def main() -> None:
@@ -325,7 +325,7 @@ def test_scheduler_dials_its_partner_at_most_once(tmp_path: Path) -> None:
     run(main)
 
 
-def test_scheduler_remembers_its_standby_before_that_is_in_step(tmp_path: Path) -> None:
+def test_scheduler_remembers_its_standby_before_the_standby_is_in_step(tmp_path: Path) -> None:
     async def main() -> None:
         frame, steps = begin(tmp_path)
         with closing(steps):

@@ -178,7 +178,7 @@ def count_starts(starts: Path, go: Path) -> Iterator[int]:
     yield from wait_between(go)
 
 
-def test_streams_that_a_worker_runs_together_start_once_if_it_is_lost(tmp_path: Path) -> None:
+def test_streams_without_restart_start_only_once_if_their_worker_is_lost(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     with running(tmp_path, slots=2) as (cluster, client):
         streams = [client.stream(count_starts, starts, tmp_path / "go") for _ in range(2)]

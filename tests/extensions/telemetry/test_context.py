@@ -29,7 +29,7 @@ def test_long_headers_are_dropped() -> None:
     assert load_context(dump_context({**CALLER, "baggage": "b" * 2_000})) == CALLER
 
 
-def test_place_of_a_task_with_a_caller() -> None:
+def test_task_with_a_caller_continues_its_trace() -> None:
     assert place_of(CALLER, TASK) == Place(7, 9, 9)
     assert place_of({**CALLER, PARENT: OF_TASK}, TASK) == Place(7, span_id_of(TASK), 9)
 
@@ -45,5 +45,5 @@ def test_tasks_without_a_caller_have_their_own_trace_or_share_one() -> None:
 
 
 @pytest.mark.parametrize("context", ["", "\n: \n", "traceparent: 00-xyz-1-01", f"{TRACE}: 1", "tracestate: a=b"])
-def test_invalid_contexts_have_no_place(context: str) -> None:
+def test_invalid_contexts_belong_to_no_trace(context: str) -> None:
     assert place_of(load_context(context), TASK) is None

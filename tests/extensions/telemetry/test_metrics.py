@@ -80,7 +80,7 @@ def test_empty_interval_is_the_default(caplog: pytest.LogCaptureFixture, monkeyp
     assert not caplog.records
 
 
-def test_a_failed_reading_does_not_end_the_sending(
+def test_failed_reading_does_not_stop_the_sending_of_metrics(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
@@ -98,7 +98,7 @@ def test_a_failed_reading_does_not_end_the_sending(
     assert ["KeyError: 'row'" in record.message for record in caplog.records] == [True]
 
 
-def test_exceptions_of_the_exporter_do_not_end_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporter_exceptions_do_not_stop_the_sending_of_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
     export, failures = OTLPMetricExporter.export, [TimeoutError, ConnectionError]
 

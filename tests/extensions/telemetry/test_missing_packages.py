@@ -33,7 +33,7 @@ def spec(context: str) -> LoadedSpec:
 
 
 @pytest.mark.usefixtures("missing")
-def test_requests_name_the_extra() -> None:
+def test_telemetry_without_its_packages_names_the_extra() -> None:
     with pytest.raises(UsageError, match=r"trace needs opentelemetry.sdk, .* pip install 'scaler-compute\[otel\]'"):
         require_library("trace")
     with pytest.raises(UsageError, match=r"telemetry_endpoint needs opentelemetry\.sdk"):

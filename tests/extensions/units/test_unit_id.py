@@ -56,7 +56,7 @@ def metadata(*answers: tuple[int, bytes]) -> Iterator[str]:
             thread.join()
 
 
-def test_most_workers_are_notified() -> None:
+def test_unit_id_may_be_given_but_not_empty() -> None:
     assert learn_unit_id(config("unit_id", "box-1"), {}) == "box-1"
     with pytest.raises(ConfigError, match="unit_id is empty"):
         learn_unit_id(config("unit_id"), {})
@@ -82,7 +82,7 @@ def test_waits_for_metadata_that_is_not_available_yet() -> None:
         ((200, b'{"TaskARN": 5}'), "the answer has no TaskARN"),
     ],
 )
-def test_lookup_obstacle_is_reported(answer: tuple[int, bytes], why: str) -> None:
+def test_failed_metadata_lookup_is_reported(answer: tuple[int, bytes], why: str) -> None:
     with (
         metadata(answer) as url,
         pytest.raises(ConfigError, match=f"cannot determine the ECS task from {url}/task: {why}"),

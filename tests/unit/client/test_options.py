@@ -151,7 +151,7 @@ def test_call_with_limits_is_the_only_one_of_its_task(options: Options, serializ
     assert why_alone(options, serializer) == why
 
 
-def test_size_of_a_chunk_has_an_effect_or_is_refused() -> None:
+def test_chunk_size_without_effect_is_refused() -> None:
     assert [chunk_size_of(size, "") for size in (None, 1, 30)] == [None, 1, 30]
     assert [chunk_size_of(size, "retry_on") for size in (None, 1)] == [1, 1]
     with pytest.raises(UsageError, match="chunk_size is 30, but with retry_on, each call is a task: remove one"):
@@ -184,7 +184,7 @@ def test_node_options_override_options_for_all() -> None:
         assert text in str(caught.value)
 
 
-def test_place_is_a_need_in_order_with_others() -> None:
+def test_near_option_becomes_a_need_sorted_among_others() -> None:
     assert carried(near="model 7").needs == (("near:model 7", 0.0),)
     assert carried(near="a", memory=5, capabilities={"zfs": None}).needs == (
         ("memory", 5.0),

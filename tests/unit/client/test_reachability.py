@@ -15,7 +15,7 @@ def lost_for(seconds: int) -> Contact:
     return contact
 
 
-def test_repeated_lines_become_rare(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_warnings_become_rare(caplog: pytest.LogCaptureFixture) -> None:
     contact = lost_for(700)
     times = [text.partition("tried for ")[2].partition(" s (why)")[0] for text in caplog.messages]
     assert times == ["3", "30", "330", "630"]

@@ -188,7 +188,7 @@ def test_task_waits_for_its_upload_and_delays_the_acknowledgement() -> None:
     assert client.acknowledged_later() == [AcknowledgeResults(1)]
 
 
-def test_undispatched_task_explains_what_it_waits_for() -> None:
+def test_unsent_task_explains_what_it_waits_for() -> None:
     client = Client()
     first, second = client.upload(), client.upload()
     plain = client.task(client.template())

@@ -104,7 +104,7 @@ def test_missing_setting_error_lists_all_ways_to_set_it() -> None:
         ("worker_manager = 3", "'worker_manager' stands above|must be an array of tables"),
     ],
 )
-def test_names_an_error_in_a_file(write: WriteFile, text: str, reason: str) -> None:
+def test_error_in_a_file_names_the_setting_and_file(write: WriteFile, text: str, reason: str) -> None:
     file = write(text)
     with pytest.raises(ConfigError, match=reason) as caught:
         scheduler("-c", file)
@@ -130,7 +130,7 @@ def test_text_from_flags_and_environment_is_parsed_by_type() -> None:
     assert scheduler("ipc:///a", SCALER_SCHEDULER_PROTECTED="False").protected is False
 
 
-def test_booleans_stand_alone_or_with_a_word() -> None:
+def test_boolean_flags_may_have_a_value() -> None:
     assert scheduler("-p", "ipc:///a").protected is True
     assert scheduler("-p", "False", "ipc:///a").protected is False
     assert scheduler("ipc:///a", "--protected=false").protected is False

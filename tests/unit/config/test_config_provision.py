@@ -36,14 +36,14 @@ def told(*arguments: str, **environment: str) -> Provision:
     return found
 
 
-def test_verb_needs_neither_a_scheduler_nor_subnets() -> None:
+def test_provisioning_needs_neither_a_scheduler_nor_subnets() -> None:
     found = told("aws_raw_ecs", "setup", "--ecs-cluster", "mine", "--aws-region", "eu-west-1")
     assert isinstance(found.config, AwsRawEcsConfig)
     assert (found.verb, found.dry_run) == ("setup", False)
     assert (found.config.ecs_cluster, found.config.aws_region) == ("mine", "eu-west-1")
 
 
-def test_verb_accepts_the_managers_flags_variables_and_file(tmp_path: Path) -> None:
+def test_provisioning_accepts_the_managers_flags_variables_and_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(FILE)
     found = told("aws_raw_ecs", "teardown", "-c", str(path), "-wmi", "large", "--dry-run")
@@ -58,7 +58,7 @@ def test_verb_accepts_the_managers_flags_variables_and_file(tmp_path: Path) -> N
     assert named.config.s3_bucket == "bucket"
 
 
-def test_verbs_and_their_flag_are_validated() -> None:
+def test_provisioning_verbs_and_their_flag_are_validated() -> None:
     with pytest.raises(UsageError, match="did you mean '--dry-run'"):
         told("aws_raw_ecs", "setup", "--dryrun")
     with pytest.raises(UsageError, match="unknown flag --dry-run"):

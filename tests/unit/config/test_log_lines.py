@@ -25,7 +25,7 @@ def restored() -> Iterator[None]:
     logs.identify()
 
 
-def test_lines_go_to_every_path_from_their_level_on(tmp_path: Path) -> None:
+def test_lines_of_the_configured_level_go_to_every_path(tmp_path: Path) -> None:
     paths = (str(tmp_path / "a.log"), str(tmp_path / "b.log"))
     # Excludes pytest's own handlers, because set_up replaces and closes the root logger's handlers.
     logging.getLogger().handlers[:] = []
@@ -143,7 +143,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"{ord(hidden):x}")
-def test_no_hiding_or_reversing_character_leaves_a_line(hidden: str) -> None:
+def test_invisible_and_reversing_characters_are_escaped(hidden: str) -> None:
     shown = hidden.encode("unicode_escape").decode()
     assert texts.escaped(f"a{hidden}b") == f"a{shown}b"
     assert texts.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"

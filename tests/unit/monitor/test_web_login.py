@@ -131,7 +131,7 @@ def test_wrong_token_error_has_a_remedy(wrong: str) -> None:
     run(scenario())
 
 
-def test_programs_send_the_token_as_a_bearer() -> None:
+def test_programs_send_a_bearer_token() -> None:
     async def scenario() -> None:
         async with browser() as client:
             for value, code in (

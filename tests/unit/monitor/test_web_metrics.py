@@ -38,7 +38,7 @@ def functions(*rows: tuple[str, int]) -> list[dict[str, Any]]:
     return [{"name": name, "ended": ended, "failed": 1, "seconds_total": ended / 2} for name, ended in rows]
 
 
-def test_state_is_available_in_base_units() -> None:
+def test_metrics_of_the_state_use_base_units() -> None:
     reply = ask("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=")
     found = samples_of(reply.text)

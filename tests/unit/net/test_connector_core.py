@@ -92,7 +92,7 @@ def test_server_that_answers_hello_with_nonsense_or_silence_is_disconnected_at_o
 
 
 @pytest.mark.parametrize("malformed", [nonsense, lambda story: MalformedReceived(story.link, "no header")])
-def test_connector_gives_up_repeatedly_malformed_messages_with_a_goodbye(malformed: Callable[[Story], Input]) -> None:
+def test_connector_sends_a_goodbye_after_repeated_malformed_messages(malformed: Callable[[Story], Input]) -> None:
     story = Story(WELCOME)
     for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
         commands = story.takes(1.0, malformed(story))
@@ -115,7 +115,7 @@ def test_server_goodbye_ends_the_connection_but_not_the_session() -> None:
     assert story.core.last_error == "the server closed the connection: it restarts"
 
 
-def test_closing_connector_flushes_its_queue_then_says_goodbye() -> None:
+def test_closing_connector_flushes_its_queue_then_sends_a_goodbye() -> None:
     story = Story(WELCOME)
     story.core.send(StatStorage(1))
     assert [message for _, message in sent(story.takes(1.0, CloseRequested("done")))] == [
@@ -127,7 +127,7 @@ def test_closing_connector_flushes_its_queue_then_says_goodbye() -> None:
 @pytest.mark.parametrize(
     ("was_welcomed", "refused_after", "attempts"), [(False, 1, 1), (False, 2, 2), (True, 1, 1), (True, 2, None)]
 )
-def test_connector_stops_only_if_attempts_certainly_mean_a_refusal(
+def test_connector_gives_up_only_after_a_certain_refusal(
     was_welcomed: bool, refused_after: int, attempts: int | None
 ) -> None:
     story = Story(WELCOME if was_welcomed else None)
@@ -163,7 +163,7 @@ def test_connector_tries_the_next_address_after_a_failure_but_returns_to_the_one
 
 
 @pytest.mark.parametrize("answer", [None, WELCOME])
-def test_server_that_serves_nobody_sends_a_peer_to_the_next_address(answer: Welcome | None) -> None:
+def test_connector_tries_the_next_address_if_a_server_serves_no_peers(answer: Welcome | None) -> None:
     story = Story(answer, BOTH)
     commands = story.takes(1.0, envelope(story.link, NOT_HERE))
     assert not [event for event in events(commands) if isinstance(event, ConnectionRefused)]
@@ -187,7 +187,7 @@ def test_connector_leaves_a_scheduler_of_an_earlier_epoch_and_drops_no_message()
     assert StatStorage(1) in [message for _, message in sent(resumed)]
 
 
-def test_silent_server_is_left_for_the_next_address() -> None:
+def test_connector_leaves_a_silent_server_for_the_next_address() -> None:
     story = Story(WELCOME, BOTH)
     story.core.send(StatStorage(1))
     story.takes(1.0)

@@ -130,21 +130,21 @@ def test_reports_the_origin_of_a_connection_without_envelopes(core: ListenerCore
 # -- limits of unidentified peers --------------------------------------------------------------------------------------
 
 
-def test_excess_connections_cut_the_oldest_unidentified_ones(core: ListenerCore) -> None:
+def test_too_many_connections_close_the_oldest_unidentified_ones(core: ListenerCore) -> None:
     first, second, *others = (Link() for _ in range(MAX_UNIDENTIFIED + 2))
     opened = [LinkOpened(link) for link in (first, second, *others)]
     assert cuts(core.step(opened[:-2], 1.0)) == []
     assert cuts(core.step(opened[-2:], 2.0)) == [first, second]
 
 
-def test_scarce_descriptors_cut_the_oldest_unidentified_and_the_new_connection(core: ListenerCore) -> None:
+def test_lack_of_descriptors_closes_the_oldest_unidentified_and_the_new_connection(core: ListenerCore) -> None:
     member, silent, new = Link(), Link(), Link()
     performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT)), LinkOpened(silent)])
     assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [silent, new]
     assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [new]
 
 
-def test_link_accepts_more_than_a_hello_once_welcomed(core: ListenerCore) -> None:
+def test_connection_accepts_other_messages_only_after_the_welcome(core: ListenerCore) -> None:
     member, refused = Link(), Link()
     commands = performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT))])
     assert StartSession(member, compresses=False) in commands
@@ -152,7 +152,7 @@ def test_link_accepts_more_than_a_hello_once_welcomed(core: ListenerCore) -> Non
     assert StartSession(refused, compresses=False) not in commands
 
 
-def test_recorded_session_is_void_in_every_other_one() -> None:
+def test_recorded_messages_cannot_be_replayed_in_another_session() -> None:
     for server in (ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(), answer, first_session=7), None):
         core = server or ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(), answer, first_session=2**40)
         link = Link()
@@ -206,7 +206,7 @@ def test_key_cannot_take_over_a_session_of_another_key(core: ListenerCore) -> No
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_each_silent_connection_is_cut_at_its_own_deadline(core: ListenerCore, count: int) -> None:
+def test_each_silent_connection_is_closed_at_its_own_deadline(core: ListenerCore, count: int) -> None:
     links = [Link() for _ in range(count)]
     for at, link in enumerate(links):
         core.step([LinkOpened(link)], float(at))
@@ -278,14 +278,14 @@ def test_repeated_forbidden_messages_end_a_peers_session(core: ListenerCore) -> 
     assert cuts(core.step([], CLOSE_SECONDS)) == [link]
 
 
-def test_unreadable_envelope_cuts_the_link_so_that_it_is_resent(core: ListenerCore) -> None:
+def test_unreadable_envelope_closes_the_connection_so_that_it_is_resent(core: ListenerCore) -> None:
     link = Link()
     joined(core, link)
     commands = performed(core, [MalformedReceived(link, "no header")])
     assert (cuts(commands), sent(commands)) == ([link], [])
 
 
-def test_peer_with_a_full_outbox_is_closed_as_not_orderly() -> None:
+def test_peer_with_a_full_outbox_is_reported_as_not_closed_orderly() -> None:
     core = ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(messages=1), answer)
     joined(core, Link())
     for _ in range(2):
@@ -294,7 +294,7 @@ def test_peer_with_a_full_outbox_is_closed_as_not_orderly() -> None:
     assert events == [Closed(SESSION_ID[:8], "the outbox is full: unacknowledged messages: 1", is_orderly=False)]
 
 
-def test_peer_in_a_new_session_gets_its_acknowledgements_there(core: ListenerCore) -> None:
+def test_peer_in_a_new_session_gets_acknowledgements_in_that_session(core: ListenerCore) -> None:
     link, again = Link(), Link()
     session = joined(core, link)
     performed(core, [envelope(link, Goodbye("done"), session)])

@@ -19,7 +19,7 @@ def loop_factory(request: pytest.FixtureRequest) -> Factory:
     return factory
 
 
-def test_earlier_time_replaces_a_later_one(loop_factory: Factory) -> None:
+def test_earlier_wakeup_replaces_a_later_one(loop_factory: Factory) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()

@@ -175,7 +175,7 @@ def test_objects_are_reported_if_large_or_from_another_store() -> None:
     assert story.take_told() == [ObjectsHeld([OTHER], [LARGE_BYTES]), ObjectsHeld([moved], [1])]
 
 
-def test_object_refused_by_the_disk_is_dropped_and_reported() -> None:
+def test_object_that_cannot_be_spilled_is_dropped_and_reported() -> None:
     story = HostStory(is_durable=True)
     story.puts(CLIENT, OBJECT, b"content")
     sent = story.step(ObjectNotPersisted(OBJECT, "No space left on device", [(CLIENT, 1)]))

@@ -51,7 +51,7 @@ def test_seal_rejects_wrong_object_size_key_and_damage() -> None:
             seal_of(*arguments)
 
 
-def test_chunks_are_not_confused() -> None:
+def test_chunk_at_another_position_is_rejected() -> None:
     size = 1_000_000
     content = stored([bytes(size)])
     seal = seal_of(KEY, OBJECT, size, content[size:])

@@ -14,14 +14,14 @@ TASKS = st.integers(1, 10_000)
 TASK_SECONDS = st.floats(1e-4, 1e4)
 
 
-def test_slot_runs_only_whole_tasks_and_only_once_it_exists() -> None:
+def test_slot_runs_only_whole_tasks_and_only_after_it_exists() -> None:
     batch = SlotBatch(3, 10.0)
     assert [batch.tasks_each(4.0, within) for within in (5.0, 10.0, 13.9, 14.0, 22.0)] == [0, 0, 0, 1, 3]
     assert tasks_done([batch, SlotBatch(1, 0.0)], 4.0, 14.0) == 3 + 3
 
 
 @given(BATCHES, TASKS, TASK_SECONDS)
-def test_soonest_end_is_in_time_and_slightly_earlier_is_not(
+def test_soonest_completion_time_suffices_and_a_slightly_shorter_one_does_not(
     batches: list[SlotBatch], tasks: int, task_seconds: float
 ) -> None:
     soonest = soonest_seconds(batches, tasks, task_seconds)

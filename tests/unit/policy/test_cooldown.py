@@ -19,7 +19,7 @@ def test_needed_units_are_kept_for_the_cooldown_then_stopped() -> None:
     assert levels(Cooldown(9, 0.0), 0, 0, 20, 39.9, 40) == [9, 9, 9, 0]
 
 
-def test_after_a_shortage_units_outlast_the_preceding_lull_for_some_time() -> None:
+def test_units_outlast_the_preceding_lull_for_some_time_after_a_shortage() -> None:
     cooldown = Cooldown(0, 0.0)
     levels(cooldown, 2, 0, 10)
     levels(cooldown, 0, 60)

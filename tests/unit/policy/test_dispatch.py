@@ -14,7 +14,7 @@ def given(tasks: int, task_seconds: float, slots: int, jobs: SlotBatch = JOBS) -
 
 
 @pytest.mark.parametrize(("tasks", "seconds", "slots"), [(60, 1.0, 2), (16, 1.0, 1), (10_000, 0.01, 2), (1, 600.0, 1)])
-def test_work_that_other_slots_finish_as_soon_is_kept(tasks: int, seconds: float, slots: int) -> None:
+def test_late_slots_get_no_tasks_that_other_slots_finish_as_soon(tasks: int, seconds: float, slots: int) -> None:
     assert given(tasks, seconds, slots) == 0
 
 

@@ -146,7 +146,7 @@ def test_no_policy_scales_a_fixed_manager() -> None:
     assert not any(isinstance(message, Drain) for _, message in story.cluster.said)
 
 
-def test_slow_policy_is_reported_stalls_nothing_and_still_counts() -> None:
+def test_slow_policy_is_reported_and_applied_without_a_stall() -> None:
     story = Story()
     story.pass_plans()
     assert story.told() == [3]

@@ -199,7 +199,7 @@ def reasons(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: 
     return [wanted[view.manager_id].reason for view in managers]
 
 
-def test_tasks_between_two_views_keep_their_units() -> None:
+def test_units_are_kept_for_tasks_that_start_and_end_between_two_views() -> None:
     idle = manager(units_running=8, idle_seconds=(0.01,) * 8)
     assert sizes(SimplePolicy(""), [passing(2.4, 10_000)], idle, 0, 2, 4, 60) == [8, 8, 3, 3]
 

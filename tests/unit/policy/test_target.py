@@ -104,7 +104,7 @@ def test_first_slots_is_the_initial_size_for_unmeasured_work() -> None:
     assert units(TargetPolicy("first_slots=3"), 0, [work(20, None)], manager()) == [3]
 
 
-def test_slow_cheap_manager_is_skipped_when_a_target_is_at_stake() -> None:
+def test_slow_cheap_manager_is_skipped_if_it_would_miss_the_target() -> None:
     slow = manager("slow", startup_seconds=300.0, unit_price=1.0)
     fast = manager("fast", startup_seconds=5.0, unit_price=2.0)
     assert units(TargetPolicy("finish_seconds=100"), 0, [work(90, 10.0)], slow, fast) == [0, 10]

@@ -30,7 +30,7 @@ def added(here: ManagerView, policy: int | None = 0, most: int | None = None, qu
     return WarmCapacity().added(ClusterView(0.0, demand, (here,)), answer)[0].get("m")
 
 
-def test_answer_without_warm_capacity_is_the_policys() -> None:
+def test_answer_is_unchanged_without_warm_capacity() -> None:
     assert added(manager(3, 3), 1, 5) == Wanted(1, "why", 5)
     assert added(manager(3, 3), None) is None
 
@@ -58,7 +58,7 @@ def test_fixed_manager_has_no_warm_capacity() -> None:
 
 
 @pytest.mark.parametrize(("running", "policy", "units"), [(0, 0, 0), (1, 0, 1), (5, 0, 3), (5, 4, 4), (2, 5, 5)])
-def test_warm_units_are_running_ones(running: int, policy: int, units: int) -> None:
+def test_warm_units_never_exceed_the_running_units(running: int, policy: int, units: int) -> None:
     here = manager(running, running, warm_units=3, pending_ages=(1.0, 2.0))
     answer = added(here, policy)
     assert answer is not None
@@ -66,7 +66,7 @@ def test_warm_units_are_running_ones(running: int, policy: int, units: int) -> N
     assert answer.kept == max(0, units - policy)
 
 
-def test_buffer_is_on_top_of_busy_slots_and_ends_with_them() -> None:
+def test_buffer_is_added_to_busy_slots_and_ends_with_them() -> None:
     here = manager(buffer_units=2)
     answers = [
         added(replace(here, units_running=running, busy_slots=busy)) for running, busy in ((4, 3), (4, 0), (9, 9))

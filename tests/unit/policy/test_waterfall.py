@@ -40,7 +40,7 @@ def units(
     return [wanted[view.manager_id].units for view in managers]
 
 
-def test_ladder_counts_slots_and_the_answer_units() -> None:
+def test_limits_count_slots_and_answers_count_units() -> None:
     local = replace(tier("local"), unit_slots=4)
     assert units(WaterfallPolicy("1,local,11; 2,cloud,-1"), 12, local, tier("cloud")) == [2, 4]
 
@@ -51,7 +51,7 @@ def later(policy: WaterfallPolicy, *managers: ManagerView, running: int = 0) -> 
     return units(policy, 0, *managers, running=running, now=60.0)
 
 
-def test_three_steps_fill_and_drain_in_order() -> None:
+def test_three_managers_fill_and_drain_in_order() -> None:
     ladder = "1,a,2; 2,b,2; 3,c,2"
     steps = [tier(name) for name in "abc"]
     assert [units(WaterfallPolicy(ladder), tasks, *steps) for tasks in (1, 3, 5, 12)] == [
@@ -68,23 +68,23 @@ def test_three_steps_fill_and_drain_in_order() -> None:
     ]
 
 
-def test_degraded_step_is_skipped_but_still_asked() -> None:
+def test_degraded_manager_is_skipped_but_still_asked() -> None:
     local = replace(tier("local"), trouble="no memory")
     assert units(WaterfallPolicy(LADDER), 6, tier("cloud"), local) == [6, 0]
     assert units(WaterfallPolicy(LADDER), 6, tier("cloud", max_slots=4), local) == [4, 2]
 
 
-def test_step_takes_what_earlier_steps_cannot_run() -> None:
+def test_manager_takes_work_that_earlier_managers_cannot_run() -> None:
     cloud = tier("cloud", offers=Offers.of({"gpu": 1}))
     assert units(WaterfallPolicy(LADDER), 5, tier("local"), cloud, needs=Needs.of({"gpu": 1})) == [0, 5]
 
 
-def test_managers_outside_the_ladder_start_nothing_and_drain_first() -> None:
+def test_unlisted_managers_start_nothing_and_drain_first() -> None:
     assert units(WaterfallPolicy("1,local,4"), 10, tier("local"), tier("other")) == [4, 0]
     assert later(WaterfallPolicy("1,local,4"), tier("local", 2, 0), tier("other", 2, 2), running=2) == [2, 0]
 
 
-def test_manager_outside_the_ladder_is_told_which_managers_are_in_it() -> None:
+def test_unlisted_manager_names_the_listed_managers_in_its_reason() -> None:
     demand = (Demand(Needs(), "f", 5, 0, 60.0),)
     wanted = WaterfallPolicy("1,lokal,4; 2,cloud,8").plan(ClusterView(0.0, demand, (tier("local"), tier("cloud"))))
     assert wanted["local"].reason == "the policy does not include this worker manager; it includes lokal, cloud"

@@ -120,7 +120,7 @@ def test_schema_matches_the_declarations() -> None:
         pytest.param(said_by_a_peer("returned", ids=ID, attempts=[1], started=[2]), "2 is not allowed", id="flag 2"),
     ],
 )
-def test_nonsense_is_refused_with_a_readable_text(body: bytes, says: str) -> None:
+def test_malformed_data_is_refused_with_a_readable_text(body: bytes, says: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         decode(body)
     text = str(refused.value)

@@ -174,7 +174,7 @@ def test_functions_and_inputs_of_another_key_cannot_be_named(cluster: Cluster) -
         assert cluster.outcome("b", referring) is Outcome.OBJECT_LOST
 
 
-def test_client_id_stays_with_its_key_after_it_leaves(cluster: Cluster) -> None:
+def test_client_id_stays_with_its_key_after_a_disconnect(cluster: Cluster) -> None:
     task = failed_task(cluster, "a1")
     cluster.leave("a1")
     assert "belongs to another client" in cluster.refusal("a1", BOB)
@@ -199,7 +199,7 @@ def test_client_inside_a_task_sees_what_its_owner_sees(cluster: Cluster) -> None
     assert cluster.state.clients[cluster.peer("inner")].account.key == "alice"
 
 
-def test_worker_gives_a_client_only_its_running_tasks(cluster: Cluster) -> None:
+def test_client_whose_task_runs_on_another_worker_reads_no_logs(cluster: Cluster) -> None:
     failed = failed_task(cluster, "a1")
     (elsewhere,) = cluster.submit("a1", needs=(("gpu", 1.0),))
     cluster.worker("other", {"gpu": 1.0})

@@ -304,7 +304,7 @@ def test_question_to_a_failed_extension_is_answered_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
-def test_excessive_asker_is_told_unless_it_reads_no_answers(is_reading: bool) -> None:
+def test_peer_with_too_many_questions_gets_an_error_unless_it_reads_no_answers(is_reading: bool) -> None:
     port = Port()
     port.come(ALICE)
     port.told(ALICE)

@@ -117,7 +117,7 @@ def test_tasks_behind_a_long_one_are_recalled_for_an_idle_worker(cluster: Cluste
     assert cluster.on(busy) == [running]
 
 
-def test_stalled_worker_is_relieved_after_two_polls(cluster: Cluster) -> None:
+def test_queued_tasks_leave_a_stalled_worker_after_two_polls(cluster: Cluster) -> None:
     client = cluster.client()
     stuck, other = cluster.worker("stuck"), cluster.worker("other")
     cluster.submit(client, 80)
@@ -247,7 +247,7 @@ def needs_of(worker: str) -> dict[str, Any]:
     return {"needs": pinned(Cluster.peer(worker).hex()), "retries": 0}
 
 
-def test_task_that_needs_one_worker_waits_while_others_pass(cluster: Cluster, client: str) -> None:
+def test_task_pinned_to_a_worker_waits_while_other_tasks_run(cluster: Cluster, client: str) -> None:
     for name in "abc":
         cluster.worker(name)
     (first,) = cluster.submit(client, **needs_of("b"))
@@ -271,7 +271,7 @@ def test_task_fails_when_its_only_suitable_worker_is_gone(cluster: Cluster, clie
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_step_with_many_needs_asks_few_queues_for_their_turn(monkeypatch: pytest.MonkeyPatch, has_room: bool) -> None:
+def test_scheduler_examines_few_of_many_queues_per_step(monkeypatch: pytest.MonkeyPatch, has_room: bool) -> None:
     cluster = Cluster()
     for client in ("a", "b"):
         cluster.client(client)
@@ -300,7 +300,7 @@ def test_step_with_many_needs_asks_few_queues_for_their_turn(monkeypatch: pytest
         assert asked == 0
 
 
-def test_turns_priorities_and_free_slots_reach_every_queue_of_many() -> None:
+def test_every_queue_of_many_gets_turns_priorities_and_free_slots() -> None:
     cluster = Cluster()
     for client in ("a", "b"):
         cluster.client(client)
@@ -323,7 +323,7 @@ def test_turns_priorities_and_free_slots_reach_every_queue_of_many() -> None:
     assert len(cluster.on("w")) == 1
 
 
-def test_reservations_work_among_more_needs_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservations_work_with_more_needs_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaler.scheduler.core.cluster.MAX_FITTING", 4)
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", {MEMORY: 100.0})

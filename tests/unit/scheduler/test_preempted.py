@@ -64,14 +64,14 @@ def preempted() -> tuple[Stops, bytes, bytes]:
     return cluster, first, second
 
 
-def test_worker_is_asked_to_stop_the_task() -> None:
+def test_worker_is_asked_to_stop_the_preempted_task() -> None:
     cluster, first, _ = preempted()
     assert [message for name, message in cluster.said if name == "w" and isinstance(message, Recall)] == [
         Recall([first], [1], False, preempt=True)
     ]
 
 
-def test_stopped_task_is_the_next_of_its_client() -> None:
+def test_stopped_task_is_the_next_task_of_its_client() -> None:
     cluster, first, second = preempted()
     (third,) = cluster.submit("client")
     cluster.stop(first)
@@ -83,7 +83,7 @@ def test_stopped_task_is_the_next_of_its_client() -> None:
     assert {each[0] for each in cluster.outcomes("client").values()} == {Outcome.SUCCESS}
 
 
-def test_stop_is_recorded_with_its_reason_and_charged_to_nobody() -> None:
+def test_stop_is_recorded_with_its_reason_and_counts_as_no_failure() -> None:
     cluster, first, _ = preempted()
     cluster.stop(first)
     task = cluster.state.living_task(first)
@@ -96,13 +96,13 @@ def test_stop_is_recorded_with_its_reason_and_charged_to_nobody() -> None:
     assert (worker.progress.failures_in_row, worker.recalled) == (0, 0)
 
 
-def test_client_learns_that_the_task_does_not_run() -> None:
+def test_client_learns_that_the_stopped_task_no_longer_runs() -> None:
     cluster, first, _ = preempted()
     cluster.stop(first)
     assert ("client", Started([first], requeued=True)) in cluster.said
 
 
-def test_stop_by_an_earlier_scheduler_is_recorded_and_charged_to_nobody() -> None:
+def test_stop_by_an_earlier_scheduler_is_recorded_and_counts_as_no_failure() -> None:
     cluster = Stops()
     (task,) = cluster.submit("client", 1, preemptible=5.0)
     cluster.stop(task)
@@ -120,7 +120,7 @@ def test_result_within_the_grace_period_counts() -> None:
     assert cluster.texts() == []
 
 
-def test_older_worker_lets_the_task_run_on() -> None:
+def test_worker_of_an_older_version_continues_the_task() -> None:
     cluster, first, _ = preempted()
     cluster.give_back("w", first, started=True)
     assert cluster.on("w") == [first]
@@ -129,7 +129,7 @@ def test_older_worker_lets_the_task_run_on() -> None:
     assert cluster.texts() == []
 
 
-def test_task_that_had_not_started_is_only_moved() -> None:
+def test_unstarted_task_is_moved_and_not_stopped() -> None:
     cluster, first, _ = preempted()
     cluster.give_back("w", first)
     assert cluster.texts() == []
@@ -169,14 +169,14 @@ def test_task_runs_again_when_its_worker_dies_while_it_stops() -> None:
     assert first in cluster.on("other")
 
 
-def test_client_that_has_left_gets_no_message() -> None:
+def test_disconnected_client_gets_no_message_about_a_stop() -> None:
     cluster, first, _ = preempted()
     cluster.leave("client")
     cluster.stop(first)
     assert not any(isinstance(message, Started) for _, message in cluster.said)
 
 
-def test_nobody_is_asked_while_no_task_is_ready() -> None:
+def test_preemption_is_not_considered_while_no_task_is_ready() -> None:
     cluster = Stops()
     cluster.submit("client", preemptible=5.0)
     cluster.turns.preempt_at = cluster.now
@@ -184,7 +184,7 @@ def test_nobody_is_asked_while_no_task_is_ready() -> None:
     assert cluster.turns.asked == 0
 
 
-def test_core_asks_again_at_the_time_that_the_turns_name() -> None:
+def test_preemption_is_considered_again_at_the_announced_time() -> None:
     cluster, _, _ = preempted()
     assert cluster.core.next_step_at(cluster.now) <= cluster.turns.preempt_at
     asked = cluster.turns.asked

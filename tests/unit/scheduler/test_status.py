@@ -68,7 +68,7 @@ def test_counts_tasks_by_state_and_outcome(cluster: Cluster) -> None:
     assert set(document(cluster)["tasks"]["ended"]) == {"done", *failures}
 
 
-def test_tasks_up_to_the_slots_run_and_suspended_ones_count_separately() -> None:
+def test_running_tasks_are_at_most_the_slots_and_suspended_ones_count_separately() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     first, *_ = cluster.submit(client, 5)

@@ -271,7 +271,7 @@ def test_after_a_scheduler_restart_stores_first_report_their_objects(cluster: Cl
     assert message.sources == [2]
 
 
-def test_restarted_object_storage_learns_the_stores_and_holds_nothing() -> None:
+def test_restarted_object_storage_is_empty_and_learns_the_stores() -> None:
     cluster, result = hosts_with_result(2)
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.storage_says(ObjectsWanted([cluster.object_id("client")]))

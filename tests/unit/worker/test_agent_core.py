@@ -333,7 +333,7 @@ def test_agent_that_gets_no_answer_after_a_stall_acts_on_the_silence() -> None:
     assert story.ending is not None
 
 
-def test_forgotten_worker_starts_over(story: Story) -> None:
+def test_worker_unknown_to_the_scheduler_starts_over(story: Story) -> None:
     story.start(1, 2)
     story.forgotten()
     assert story.sent[-1] == m.WorkerReport([], [], [], [])
@@ -393,7 +393,7 @@ def test_result_is_retained_until_the_scheduler_releases_it(story: Story) -> Non
     assert story.restarted(3) == [m.WorkerReport([], [], [], [])]
 
 
-def test_undefined_function_is_forgotten_everywhere_and_may_return(story: Story) -> None:
+def test_removed_function_is_dropped_everywhere_and_may_be_registered_again(story: Story) -> None:
     story.run(1)
     story.work()
     story.hear(m.ForgetFunctions([FUNCTION]))
@@ -521,7 +521,7 @@ def test_task_does_not_wait_for_a_busy_processor_that_ran_its_name() -> None:
     assert story.fed(2) == [3]
 
 
-def test_task_waits_for_the_processor_that_ran_its_name_no_longer_than_it_gains() -> None:
+def test_task_waits_for_the_processor_that_ran_its_name_only_while_it_saves_time() -> None:
     story = Story(slots=2)
     for task, duration_us in ((1, 500_000), (2, 20_000)):
         story.run(task, needs=NEAR_A)

@@ -66,7 +66,7 @@ def test_result_within_the_grace_period_counts() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY])
-def test_exception_within_the_grace_period_is_a_stop(outcome: Outcome) -> None:
+def test_exception_within_the_grace_period_counts_as_preempted(outcome: Outcome) -> None:
     story = preempted()
     story.hands[1].finish(outcome)
     story.flush(1)
@@ -101,7 +101,7 @@ def test_task_behind_a_preempted_one_runs_elsewhere() -> None:
     assert story.done() == {1: Outcome.NOT_STARTED}
 
 
-def test_task_that_was_read_and_never_began_is_reported() -> None:
+def test_task_that_was_read_but_not_started_is_reported() -> None:
     story = Story()
     story.run(1, preemptible=GRACE)
     story.hands[1].unread.pop(0)

@@ -53,6 +53,6 @@ def test_reads_a_small_bundle_whole_and_a_large_one_in_part() -> None:
         (pack_bundle([b"a" * 50, b"b" * 50])[:-3], "the calls end at"),
     ],
 )
-def test_damaged_calls_are_reported_as_such(damaged: bytes, text: str) -> None:
+def test_damaged_calls_raise_a_protocol_error(damaged: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         call_of(Store(damaged).read, 1, 1000)

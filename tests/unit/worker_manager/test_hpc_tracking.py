@@ -70,7 +70,7 @@ def test_terminates_single_children_and_the_array_when_none_is_left() -> None:
     check(tracking)
 
 
-def test_submission_cancelled_before_batch_answered_is_terminated_then() -> None:
+def test_submission_cancelled_before_batch_answered_is_terminated_afterwards() -> None:
     tracking = tracking_of()
     one, two = submitted(tracking, 1, 10, 11), submitted(tracking, 2, 20)
     tracking.cancel(keys(10, 20))
@@ -113,7 +113,7 @@ def test_jobs_of_earlier_sessions_are_searched_until_surely_listed() -> None:
     assert tracking.is_idle()
 
 
-def test_every_call_ends_once_whatever_happens() -> None:
+def test_every_call_ends_exactly_once() -> None:
     for seed in range(30):
         chance = random.Random(seed)
         tracking = tracking_of()

@@ -66,7 +66,7 @@ def test_agent_gets_its_executor_and_settings(backend: OffloadBackend, tmp_path:
     assert isinstance(load_executor(config), ProcessExecutor)
 
 
-def test_obstacle_of_a_running_agent_is_shown_as_its_reason(backend: OffloadBackend) -> None:
+def test_problem_of_a_running_agent_is_shown_as_its_reason(backend: OffloadBackend) -> None:
     [unit_id] = backend.start(1)
     unit = until(backend, lambda unit: unit.state is UnitState.RUNNING)
     assert unit.reason == "jobs wait for capacity"

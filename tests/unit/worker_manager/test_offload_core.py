@@ -240,7 +240,7 @@ def test_time_limit_counts_from_the_start_not_from_dispatch() -> None:
     assert stage.text(1) == "the task ran longer than its time limit of 5 s and was stopped"
 
 
-def test_calls_still_running_after_the_grace_are_cancelled_without_charge() -> None:
+def test_calls_still_running_after_the_grace_period_are_cancelled_without_charge() -> None:
     stage = Stage()
     stage.run(1)
     stage.run(2, retries=0)
@@ -251,7 +251,7 @@ def test_calls_still_running_after_the_grace_are_cancelled_without_charge() -> N
     assert stage.ending is not None
 
 
-def test_forgotten_agent_exits_with_running_calls_and_otherwise_starts_over() -> None:
+def test_agent_unknown_to_the_scheduler_exits_with_running_calls_or_starts_over() -> None:
     idle, busy = Stage(), Stage()
     idle.run(1)
     idle.finish(1)

@@ -79,7 +79,7 @@ def test_shared_fetch_happens_once_even_if_a_waiter_leaves() -> None:
     assert len(play(story).asked) == 1
 
 
-def test_most_recently_used_are_kept_within_the_limit() -> None:
+def test_most_recently_used_objects_are_kept_within_the_limit() -> None:
     async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         for number in (1, 2, 1, 3, 1, 2):
             assert await fetch(objects, storage, number, str(number) * 400) == str(number) * 400
@@ -87,7 +87,7 @@ def test_most_recently_used_are_kept_within_the_limit() -> None:
     assert [identifier[0] for identifier in play(story).asked] == [1, 2, 3, 2]
 
 
-def test_failure_is_reported_to_all_and_not_cached() -> None:
+def test_fetch_failure_is_reported_to_all_waiters_and_not_cached() -> None:
     async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         task = asyncio.create_task(objects.payload(reference(1)))
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, re
 
 
 @pytest.mark.parametrize("state", [UnitState.PENDING, UnitState.RUNNING])
-def test_units_are_kept_until_named(state: UnitState) -> None:
+def test_units_are_kept_until_the_scheduler_names_them(state: UnitState) -> None:
     reconciler = ReconcilerDriver()
     units = [unit("a", state), unit("b", state)]
     assert reconciler.step(UnitsWanted(1), units, 0.0).stop == ()
@@ -117,7 +117,7 @@ def test_unit_older_than_the_failures_cancels_only_one() -> None:
 
 
 @pytest.mark.parametrize(("state", "start"), [(UnitState.FAILED, 1), (UnitState.STOPPED, 4)])
-def test_early_exit_of_a_connected_worker_is_a_failure_unless_orderly(state: UnitState, start: int) -> None:
+def test_early_exit_of_a_connected_worker_is_a_failure_unless_it_is_orderly(state: UnitState, start: int) -> None:
     reconciler = ReconcilerDriver()
     for now in (0.0, 10.0):
         reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", age=0.0)], now)
@@ -125,7 +125,7 @@ def test_early_exit_of_a_connected_worker_is_a_failure_unless_orderly(state: Uni
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == start
 
 
-def test_failed_start_is_retried_later_and_forgotten_after_a_success() -> None:
+def test_failed_start_is_retried_later_and_no_longer_counts_after_a_success() -> None:
     reconciler = ReconcilerDriver()
     reconciler.failed("throttled", 0.0)
     assert reconciler.step(UnitsWanted(4), [], 0.0).start == 4
