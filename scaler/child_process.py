@@ -90,7 +90,7 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Wait for the end, kill the rest of the process group, close everything, and return the return code as in
+        """Wait for the end, kill the rest of the process group, close everything, and return the exit code as in
         `subprocess`. None if the code is unknown, because the program ignores SIGCHLD or waits for any child."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)

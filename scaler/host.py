@@ -129,7 +129,7 @@ class DiskSpace(NamedTuple):
 
 
 def disk_space(folder: str = "") -> DiskSpace:
-    """Return the space on a folder's disk. Empty: the disk of temporary files."""
+    """Return the space on the disk of a folder. Default: the disk of temporary files."""
     try:
         usage = shutil.disk_usage(folder or temporary_directory())
     except OSError:

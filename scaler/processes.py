@@ -142,7 +142,7 @@ def stop_sign() -> int:
 @contextlib.contextmanager
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
     """Call handler(signal, number of signals so far) for each of these signals. Main thread only. SIGHUP stays ignored
-    under `nohup`. SIGHUP does not count, because it accompanies SIGTERM in any order."""
+    under `nohup`. SIGHUP does not count, because it may precede or follow SIGTERM."""
     hangup = getattr(signal, "SIGHUP", None)
     count = 0
 

@@ -1,4 +1,4 @@
-"""A profile: the time that tasks spent in each call stack. Can be merged and rendered as text, and is bounded. Pure.
+"""A profile: the time that tasks spent in each call stack. Bounded; can be merged and rendered as text. Pure.
 Invariants, checked by property tests: merging is associative and commutative unless stacks are folded, and preserves
 total time and samples. At most `MAX_STACKS` are kept. The lightest stacks are folded into their callers."""
 

@@ -151,7 +151,7 @@ class Client(ExtendedQuestions, PublicCalls):
         return reference
 
     def _send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
-        """Send an object that is released with its last reference, here or in tasks."""
+        """Send an object that is released once no reference to it is left, here or in tasks."""
         self._check_open()
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)

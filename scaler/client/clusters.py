@@ -88,7 +88,7 @@ def _connect(
 
 
 def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLoop:
-    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError on other systems than
+    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError on systems other than
     Linux."""
     if sys.platform != "linux":
         text = "a client without an address starts a cluster, which requires Linux"

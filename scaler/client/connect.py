@@ -104,7 +104,7 @@ def say_unfinished(loop: ClientLoop) -> None:
     named = f"{loop._name!r} ({client})" if loop._name else client
     tasks = f"{counted(len(unfinished), 'unfinished task')} of client {named} at {loop.address}"
     advice = "wait for the futures, or use a durable session: Client(ADDRESS, session=NAME)"
-    say(f"dropped {tasks}, {unfinished[0]._label} first; {advice}")
+    say(f"dropped {tasks}, starting with {unfinished[0]._label}; {advice}")
 
 
 def _at_exit() -> None:

@@ -89,9 +89,9 @@ class FutureTable:
         self.timeout_seconds = timeout_seconds
         self.max_pending_tasks = -1
         self.registered: WeakValueDictionary[bytes, t.FunctionReference] = WeakValueDictionary()
-        """Functions and serializers in use by templates, by id."""
+        """Functions and serializers that templates use, by id."""
         self.releases: deque[bytes] = deque()
-        """Ids of unreferenced functions, objects, and results. Any thread appends."""
+        """Ids of unreferenced functions, objects, and results. Any thread may append."""
         self.released = 0
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
@@ -175,8 +175,8 @@ class FutureTable:
     def submit(
         self, template: t.TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
     ) -> TaskFuture:
-        """Submit a task and return its future, which has failed if an argument has failed. task_id: in a
-        durable session.
+        """Submit a task and return its future, which has failed if an argument has failed. task_id: given in a durable
+        session.
 
         May wait for a limit. Raises SerializationError, LimitError, ClientClosedError, or the error of a failed upload.
         """
@@ -379,7 +379,7 @@ class FutureTable:
         return running
 
     def run(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
-        """Return the value of a coroutine, like `start`."""
+        """Run a coroutine as `start` does, and return its value."""
         running = self.start(coroutine, loop)
         try:
             return running.result()

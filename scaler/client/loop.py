@@ -177,7 +177,7 @@ class ClientLoop:
         if seconds >= MIN_ASK_SECONDS:
             with contextlib.suppress(errors.ScalerError):
                 return self.explain(future, seconds)
-        return "it runs" if future.running() else "it is not known to be running"
+        return "it runs" if future.running() else "it has not been reported as running"
 
     @property
     def questions(self) -> Questions:

@@ -28,7 +28,7 @@ MAX_DELAYS = 64
 """Maximum number of retry delays per task. The last delay applies to all further attempts."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
-"""Exception types, or a predicate of the exception, which runs on the worker."""
+"""Exception types, or a predicate that takes the exception and runs on the worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 FIRST_SECONDS, SECOND_SECONDS, INTERVAL_SECONDS = 3.0, 30.0, 300.0
-"""Time without contact before the first and second warning, and interval of later warnings, seconds."""
+"""Seconds without contact before the first and second warnings, and between later warnings."""
 _log = logging.getLogger(__name__)
 
 

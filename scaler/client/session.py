@@ -25,12 +25,12 @@ from scaler.protocol import messages as m
 MAX_IDS_PER_MESSAGE = 32 * 1024
 """Keeps control messages below 1 MiB."""
 ACKNOWLEDGE_SECONDS = 1.0
-"""Minimum interval between acknowledgements, seconds."""
+"""Minimum seconds between acknowledgements."""
 _SUCCESS = m.Outcome.SUCCESS
 _UNSENT = (t.Stage.UNSENT, t.Stage.AGAIN)
 
 _Gate = tuple[int, set[t.ObjectUpload]]
-"""`resolved` when the waiting task was added, and the uploads it waits for."""
+"""Value of `resolved` when the waiting task was added, and the uploads that the task waits for."""
 
 
 class TaskSession:
@@ -50,7 +50,7 @@ class TaskSession:
         self._objects: dict[bytes, t.ObjectUpload] = {}
         self._failed_uploads: list[t.ObjectUpload] = []
         self._unsent: deque[t.ClientTask] = deque()
-        """Tasks ready to send, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
+        """Tasks ready to send, each with the value of `resolved` when it was added (to `_gated` if it had to wait)."""
         self._naming: deque[t.ClientTask] = deque()
         """Members of `_unsent` with references; may begin with tasks that were already sent."""
         self._gated: dict[t.ClientTask, _Gate] = {}
@@ -60,7 +60,7 @@ class TaskSession:
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
         self._unasked: list[bytes] = []
-        """Adopted tasks whose results were not requested yet."""
+        """Adopted tasks whose results have not been requested."""
         self.has_labels = False
         self._clearing: list[m.Message] = []
         """Unsent messages up to and including a Clear. They precede everything added later."""
@@ -345,7 +345,7 @@ class TaskSession:
         return submit, size, room - left
 
     def _is_orphan(self, task: t.ClientTask, commands: list[t.SessionCommand]) -> bool:
-        """Drop a task that references a dropped, never-sent task; return whether it was dropped."""
+        """Drop a task if it references a task that was dropped unsent. Returns whether it was dropped."""
         for reference in task.references:
             if isinstance(reference, t.ClientTask) and reference._reference_id in self._dropped:
                 self.unsent_bytes -= len(task.payload) + m.ROW_BYTES

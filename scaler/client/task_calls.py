@@ -135,7 +135,7 @@ class TemplateTable:
         # Shortened and encodable, because the name is sent and shown.
         name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
-        packages = () if options.environment else cached.packages  # the task chooses versions
+        packages = () if options.environment else cached.packages  # the environment determines the versions
         fields |= {"parent": parent, "packages": packages, **{key: each.id for key, each in shared.items()}}
         spec = Spec(function=cached.reference.id, **fields)
         functions = cached.reference, *shared.values()
@@ -376,7 +376,7 @@ class TaskCalls(ArgumentOnly):
 
 @hiding_frames_of_methods()
 class PublicCalls(ExtendedCalls, TaskCalls):
-    """All calls that submit tasks, with the calls of extensions."""
+    """All calls that submit tasks, including calls from extensions."""
 
     def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
         """Return a view of this client that submits with these options. The view closes with the client.

@@ -250,7 +250,7 @@ class Keeper:
         return default_memory_limit_bytes() // 4
 
     async def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
-        """Keep immutable parts, or the shared memory that has a copy of them."""
+        """Keep immutable parts, or the shared memory that contains a copy."""
         kept = Kept(parts, memory)
         if not self._has_room(kept):
             self._count()

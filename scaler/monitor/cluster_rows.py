@@ -396,7 +396,7 @@ class StorageRow(NamedTuple):
     latency_seconds: Annotated[
         float, gauge("object_storage_latency_seconds", "Round trip from the scheduler to the object storage.")
     ] = 0.0
-    at: Annotated[float, Column("As of", "time", help="Time of these figures; 0: never.", volatile=True)] = 0.0
+    at: Annotated[float, Column("As of", "time", help="Time of the figures; 0: none received.", volatile=True)] = 0.0
 
 
 _KEPT_HELP = "Cost per hour of units that run only because of minimum_units, warm_units, or buffer_units."

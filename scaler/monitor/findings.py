@@ -36,7 +36,7 @@ INPUTS_SECONDS = 0.01
 LEAST_TASKS = 20
 """Minimum tasks of a function or a worker, so that failures or waits are not a coincidence."""
 WAIT_SECONDS = 60.0
-"""Workers start faster, except in a cloud, where they are pending until then."""
+"""Minimum age of waiting tasks in a finding. Workers start faster, except in a cloud."""
 QUEUE_SECONDS = 120.0
 """Below this time, the work ends before more workers would help."""
 IDLE_SHARE = 0.25

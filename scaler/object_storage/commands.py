@@ -98,7 +98,7 @@ class ForgetInBackend(NamedTuple):
 
 
 class WrittenToBackend(NamedTuple):
-    """The backend contains these (id, size), so memory may drop them."""
+    """The backend contains these objects (id, size), so memory may drop them."""
 
     rows: list[tuple[bytes, int]]
 

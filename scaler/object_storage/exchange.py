@@ -30,7 +30,7 @@ from scaler.protocol.messages import Message, split
 MAX_ROWS_PER_MESSAGE = 10_000
 """Keeps messages to the scheduler within the size of a control message."""
 REPORT_SECONDS = 0.1
-"""Maximum delay of reports of put objects while no other store needs them."""
+"""Maximum delay (seconds) of reports about put objects while no other store needs them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Exchange:
         self.stores: dict[int, StoreAddress] = {}
         self.fetches: dict[bytes, WantedObject] = {}
         self.is_open = False
-        """True once there is a scheduler. Until then, nothing is reported."""
+        """True once a scheduler is connected. Until then, nothing is reported."""
         self.report_at = math.inf
         """Time at which reports of put objects are due."""
         self._put: dict[bytes, int] = {}
@@ -135,7 +135,7 @@ class Exchange:
                 self._dropped.append((object_id,))
 
     def forgotten(self, object_ids: Iterable[bytes]) -> None:
-        """Take objects that the scheduler has released."""
+        """Drop objects that the scheduler has released."""
         if self._put or self._reported:
             self.dropped([each for each in object_ids if each in self._put or each in self._reported])
 

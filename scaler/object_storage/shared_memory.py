@@ -1,8 +1,8 @@
 """Large objects in shared memory: written once, mapped by every reader of the host, never copied.
 
 An object is an unnamed memory file (`memfd_create`), sealed before another process receives its descriptor, so that
-size and content cannot change. Readers get private, copy-on-write mappings. On other systems than Linux, only imports
-work.
+size and content cannot change. Readers get private, copy-on-write mappings. On systems other than Linux, only the
+import works.
 """
 
 from __future__ import annotations

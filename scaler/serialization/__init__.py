@@ -269,7 +269,7 @@ def dump_function(function: Callable[..., Any], serializer: Serializer | None = 
 
 
 def format_of(function: Buffer) -> Serializer | None:
-    """Return the serializer for a function by name, or None for any other payload. Raises SerializationError."""
+    """Return the serializer for a function sent by name, or None for any other payload. Raises SerializationError."""
     if len(function) < 2 or function[0] != PayloadTag.NAMED:
         return None
     if function[1] != PayloadTag.JSON:

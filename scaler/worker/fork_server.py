@@ -98,7 +98,7 @@ class ForkServer:
         """Prepare for tasks with clients, before any processor that is requested later."""
         if not self._has_clients:
             self._has_clients = True
-            with contextlib.suppress(OSError):  # the fork server has exited, which ends the agent shortly
+            with contextlib.suppress(OSError):  # the fork server has exited, so the agent ends soon
                 self._socket.send(_REQUEST.pack(_CLIENTS))
 
     def wake(self) -> None:
@@ -327,10 +327,9 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
 
 @contextlib.contextmanager
 def _shared_imports() -> Iterator[None]:
-    """Share the memory of modules imported in this context with all processors, because the garbage collector skips
-    them."""
+    """Exempt modules imported in this context from garbage collection, so that all processors share their memory."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # interpreter options apply to the modules of tasks
+        warnings.simplefilter("ignore")  # -W is meant for the modules of tasks
         yield
     gc.collect()
     gc.freeze()

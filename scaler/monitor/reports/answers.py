@@ -54,7 +54,7 @@ class Asker:
             self.listener.send(self.client.id, answer)
 
     def refuse(self, question: Inquiry, text: str) -> None:
-        """Reject a question, unless the peer does not read the answers."""
+        """Reject a question. Sends nothing if the peer is not reading answers."""
         if not self.is_full:
             self.answer(question, Unanswered(text))
 

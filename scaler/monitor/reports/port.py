@@ -120,8 +120,8 @@ class Monitors:
             self._frame.step([MonitoringChanged(False)])
 
     def _opened(self, peer: bytes) -> None:
-        """Send a new monitor the status and past events, after the report of the other monitors: later events are new
-        to all."""
+        """Send a new monitor the status and past events. Reports to the other monitors first, so that later events are
+        new to all."""
         self._report()
         self._missed[peer] = 0
         self._frame.step([MonitoringChanged(True)])

@@ -43,7 +43,7 @@ MAX_TEXT = 200
 WORKERS_BYTES = 480 * 1024
 WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
-"""Bytes of each remaining table."""
+"""Maximum size of each remaining table."""
 
 Sees = Callable[[str], bool]
 Kind = tuple[str, Needs, int]

@@ -135,8 +135,8 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def add(self, connection: _Connection) -> None:
-        """Note a new connection. At the limit, close the oldest without an admitted request, otherwise the oldest that
-        is not an event stream, otherwise the oldest."""
+        """Register a new connection. At the limit, close the oldest without an admitted request, otherwise the oldest
+        that is not an event stream, otherwise the oldest."""
         if len(self.open) >= self._most:
             closed = min(self.open, key=lambda each: (each.is_stream, not each.waits))  # the oldest of its kind
             del self.open[closed]

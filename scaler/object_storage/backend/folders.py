@@ -79,7 +79,7 @@ class S3Folder:
         parts = {"multipart_threshold": PART_BYTES, "multipart_chunksize": PART_BYTES}
         how = TransferConfig(**parts, max_concurrency=THREADS_OF_UPLOAD)
         with self._telling("s3:PutObject"):
-            # Buffered, so that a read is shorter than requested only at the end: S3 rejects small parts.
+            # Buffered, so that only the last read is shorter than requested, because S3 rejects small parts.
             self._client.upload_fileobj(
                 io.BufferedReader(_Content(content)), self._bucket, self._prefix + name, Config=how
             )

@@ -101,7 +101,7 @@ class AttemptQueue:
         """Number of attempts ever added. Requeues do not count."""
 
     def nested_rank(self, spec: Spec) -> Rank:
-        """Return the rank of nested tasks. They precede their parent's siblings, so that fewer parents wait at once."""
+        """Return the rank of nested tasks, which precede their parent's siblings so that fewer parents wait at once."""
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
@@ -262,7 +262,7 @@ class ExecutorBase(ABC):
         heapq.heappush(self._free_lanes, lane)
 
     def know(self, spec: Spec) -> KnownSpec:
-        """Return the numbered spec. Specs that differ only in the submitter share a number."""
+        """Return the spec with its number. Specs that differ only in the submitter share a number."""
         if spec.parent:
             spec = replace(spec, parent=b"")
         known = self._specs.get(spec)

@@ -68,7 +68,7 @@ class MemoryExceeded(NamedTuple):
 
 
 SERVER_EXITED = "its fork server has exited"
-"""Text of EXITED for the processors of an environment, before EnvironmentChanged."""
+"""Text of EXITED, reported for an environment's processors before EnvironmentChanged."""
 
 
 class EnvironmentChanged(NamedTuple):

@@ -92,7 +92,7 @@ class OutputPipes:
                 self._close(descriptor)
                 return
             left = MAX_OUTPUT_BYTES - pipe.passed
-            if left >= 0:  # 0: the limit is just reached; negative: the text was cut and marked
+            if left >= 0:  # 0: the limit was reached exactly; negative: the text was cut and marked
                 pipe.passed += len(text)
                 text = text if len(text) <= left else text[:left] + OMITTED_TEXT
                 self._send(Output(pipe.task, pipe.is_stderr, text))
@@ -109,7 +109,7 @@ class _Processor:
     def __init__(self, loop: asyncio.AbstractEventLoop, fork_server: ForkServer, number: int) -> None:
         """Raises OSError if this process is out of file descriptors."""
         self.fork_server = fork_server
-        # The fork server passes copies of the processor's own ends.
+        # The processor gets copies of its ends from the fork server, so this process closes them here.
         with contextlib.ExitStack() as own, contextlib.ExitStack() as theirs:
             tasks, self.unread = _socket_pair(own, own)
             definitions, their_definitions = _socket_pair(own, theirs)
@@ -125,7 +125,7 @@ class _Processor:
             self.ended = -1
             self.is_killed = False
             ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
-            with contextlib.suppress(OSError):  # the fork server has exited, which ends the agent shortly
+            with contextlib.suppress(OSError):  # the fork server has exited, so the agent ends soon
                 fork_server.spawn(number, frames.Descriptors(*ends, page, self.crash_text))
             own.pop_all()
 
@@ -265,7 +265,7 @@ class ProcessorAgent(Agent):
 
     def _use_environment(self, environment: bytes, definition: bytes | None) -> None:
         if definition is None:
-            if server := self._fork_servers.pop(environment, None):  # it may have exited in this step
+            if server := self._fork_servers.pop(environment, None):  # the server may have exited in this step
                 server.end()
             return
         if environment not in self._fork_servers:

@@ -286,7 +286,7 @@ class Agent:
         self._pending.extend(inputs)
 
     def _take_pending(self) -> None:
-        if not self._pending:  # another step has included them
+        if not self._pending:  # an earlier step has taken the inputs
             return
         if self._connector is None:
             self.take()

@@ -47,7 +47,7 @@ class ProcessState:
         self.streams = [sys.stdin, sys.stdout, sys.stderr]
 
     def undo(self, _error: BaseException | None) -> str:
-        """Return the reason to replace a processor whose task has changed it for good."""
+        """Return why a processor must be replaced after its task has changed it permanently."""
         return ""
 
     def restore(self) -> None:
@@ -144,7 +144,7 @@ class ProcessorContext:
             self.report_wait("")
 
     def report_wait(self, text: str) -> None:
-        """Report what the running task waits for other than tasks, such as "waits for ..."; "": the wait is over."""
+        """Report why the running task waits, except for tasks, such as "waits for ..."; "": the wait is over."""
         self._control.send(pack_note(Note(ToAgent.WAITS, text.encode("utf-8", "replace"))))
 
     @property
