@@ -10,7 +10,7 @@ _CALLS = {
     "gangs": ("gang",),
     "streams": ("stream",),
 }
-"""Methods by extension, as in `_QUESTIONS`."""
+"""Names of methods by extension; see `_QUESTIONS`."""
 _QUESTIONS = {
     "data_plane": ("persist",),
     "durability": ("futures",),

@@ -8,7 +8,7 @@ from scaler.monitor.columns import INTERNAL, Column
 
 _LIMIT = Column("Limit", "bytes", 1, "Most memory for objects", metric="store_limit_bytes", zero_is_none=True)
 _FETCHED = Column("Fetched", "bytes", 1, "From other stores", metric="store_received_bytes_total")
-_HIT_RATE = Column("Hit rate", "percent", 2, "Share of gets that were hits; empty before the first", after="misses")
+_HIT_RATE = Column("Hit rate", "percent", 2, "Share of gets that were hits; empty before the first get", after="misses")
 
 
 class StoreRow(NamedTuple):

@@ -333,8 +333,8 @@ def _slow_hosts(rounds: Mapping[str, float], own: str) -> NetworkRow | None:
         more = f" and {counted(len(slow) - MAX_NAMED, 'other host')}" if len(slow) > MAX_NAMED else ""
         return NetworkRow(
             "network",
-            f"The network to {names}{more}: a round trip takes up to {timed(rounds[slow[0]])}, where other hosts take "
-            f"{timed(median(others))}.",
+            f"The network to {names}{more} is slow: a round trip takes up to {timed(rounds[slow[0]])}, compared with "
+            f"{timed(median(others))} for other hosts.",
         )
     return NetworkRow(
         "distance",

@@ -383,6 +383,6 @@ def test_program_exiting_with_unfinished_tasks_prints_one_line(
     assert output == ""
     assert re.fullmatch(
         rf"scaler: dropped 2 unfinished tasks of client 'mine' \([0-9a-f]{{16}}\) at {address}, "
-        r"sleep \([0-9a-f]{32}\); wait for the futures, or use a durable session: .*",
+        r"starting with sleep \([0-9a-f]{32}\); wait for the futures, or use a durable session: .*",
         line,
     )

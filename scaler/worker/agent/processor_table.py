@@ -88,7 +88,7 @@ class ProcessorTable(ExecutorBase):
             self._enter(processor, ProcessorState.ACTIVE, now)
             active.append(processor)
         yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
-        for processor in active:  # the waiting processor that was to get this slot may have died
+        for processor in active:  # the processor that waited for this slot may have died
             should_yield = processor in yielding
             if should_yield and not processor.is_yielding:
                 self._reclaim(processor)

@@ -13,7 +13,7 @@ from scaler.worker.credential import own_access
 from scaler.worker.processor import context
 
 HOST_STORE_SECONDS = 2.0
-"""Seconds that a result waits for its host's store before the task looks for another one."""
+"""Seconds that a result waits for its host's store before the task looks for another store."""
 GET_TIMEOUT_SECONDS = 1.0
 """Seconds that a task waits for an input from an unreachable storage before it lends its slot."""
 

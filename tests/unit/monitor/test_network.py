@@ -55,7 +55,7 @@ FULL = LinkRow("a", "cloud-3", "worker", "rack-9", outbox_bytes=MANY_BYTES, sent
         (
             cluster(NEAR, NEAR, 0.08),
             "network",
-            "The network to rack-2: a round trip takes up to 80 ms, where other hosts take 0.4",
+            "The network to rack-2 is slow: a round trip takes up to 80 ms, compared with 0.4",
         ),
         (cluster(NEAR, NEAR, SLOW_SECONDS * 0.99), "none", "at most 19.8 ms to rack-2"),
         (cluster(0.03, 0.03), "machine", "agents on rack-0, which need no network, have a round trip of 30 ms"),
