@@ -1304,7 +1304,7 @@ struct EnvironmentState {
   # worker -> scheduler.
   environment @0 :Data;          # 16 bytes
   accepts @1 :Bool;
-  text @2 :Text;                 # display text: what the preparation does
+  text @2 :Text;                 # display text: current step of the preparation
 }
 
 struct Following {

@@ -61,7 +61,7 @@ class CallRecord:
 
     @property
     def verb(self) -> str:
-        """The method that submitted the tasks, or `call` if only the client's report names the method."""
+        """Display name of the method: `submit`, or `call` until the client reports the method."""
         return "submit" if isinstance(self.key[1], str) else "call"
 
     def counts(self) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Saves the ledger in `state_directory`: the recorded spending survives scheduler restarts."""
+"""Saves the ledger in `state_directory`, where it survives scheduler restarts."""
 
 from __future__ import annotations
 

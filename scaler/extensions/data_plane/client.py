@@ -29,7 +29,7 @@ class CopyCalls(TaskCalls):
         checked: list[TaskFuture] = []
         for future in [futures] if isinstance(futures, ScalerFuture) else futures:
             if not isinstance(future, TaskFuture) or future._owner is not self._futures:
-                what = "a future of another client" if isinstance(future, ScalerFuture) else "no future"
+                what = "a future of another client" if isinstance(future, ScalerFuture) else "not a future"
                 raise UsageError(f"{future!r} is {what}: persist takes futures of this client")
             checked.append(future)
         for future in checked:

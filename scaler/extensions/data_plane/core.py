@@ -1,4 +1,4 @@
-"""The scheduler part: objects and stores for readers. Pure."""
+"""The scheduler part: answers questions about objects and stores. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Tracks results that must outlive their hosts, and asks the object storage to copy them. Pure.
 
-A *persisted* result has a copy in the object storage or its backend until it is forgotten. The object storage, when it
-is *asked*, fetches and keeps the result. After a refusal, for example because memory is full, the object storage is
+A *persisted* result has a copy in the object storage or its backend until it is deleted. The object storage, when
+it is *asked*, fetches and keeps the result. After a refusal, for example because memory is full, the object storage is
 asked again later.
 
-Invariants: a result stays persisted until it is forgotten, even while no store has it. At most MAX_ASKED requests are
-open. When copies or stores change, results without a copy are settled again. Other objects cost nothing. A step settles
-at most MAX_SETTLED results.
+Invariants: a result remains persisted until it is deleted, even while no store has it. At most MAX_ASKED requests
+are open. When copies or stores change, results without a copy are settled again. Other objects cost nothing. A step
+settles at most MAX_SETTLED results.
 """
 
 from __future__ import annotations

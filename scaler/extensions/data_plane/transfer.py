@@ -122,7 +122,7 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """Runs that a connected store serves and receives. is_backend: serves any number of runs."""
+    """Runs that a connected store serves and receives. is_backend: whether the store serves any number of runs."""
 
     is_backend: bool = False
     serves: dict[FetchRun, None] = field(default_factory=dict)

@@ -66,8 +66,8 @@ Journaled = (
 
 
 class JournalChanged(NamedTuple):
-    """Reason why new tasks cannot be journaled and are rejected; empty: journaling works again. is_stuck: nothing can
-    be journaled, so all work waits."""
+    """Reason why new tasks cannot be journaled and are rejected; empty: journaling works again. is_stuck: whether
+    nothing can be journaled, so all work waits."""
 
     failure: str
     is_stuck: bool = False

@@ -12,7 +12,7 @@ Held tasks are released after RECOVERY_SECONDS, with two exceptions:
 - A retries=0 task that may have been sent to a worker waits until this worker reports. A worker that does not report
   within its lease has killed such tasks itself, so they then fail as lost. Without a journal, this applies to all such
   tasks.
-- A task whose value only other tasks need stays held until one of them waits for the value.
+- A task whose value only other tasks need remains held until such a task waits for the value.
 """
 
 from __future__ import annotations

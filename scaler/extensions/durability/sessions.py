@@ -117,7 +117,7 @@ class Sessions(Durability):
     def refusal(
         self, peer: bytes, name: str, identity: Identity, now: float, is_its_own: bool
     ) -> Refused | TryAgain | None:
-        """Return why a client may not use this session, or None. is_its_own: the client returns to its own session."""
+        """Return why a client may not use this session, or None. is_its_own: whether it is the client's own session."""
         record = self._state.clients.get(peer)
         if record is None or not record.is_durable:
             clients = self._state.clients
@@ -337,7 +337,7 @@ class Sessions(Durability):
         return f"the keys {keys} have the same digest: change one of them"
 
     def _finish_unretained(self, client: ClientRecord, ids: list[bytes], outcome: Outcome, text: bytes) -> None:
-        """Report the end of tasks without a retained result, in Finished messages without a number."""
+        """Report completed tasks without a retained result, in Finished messages without a number."""
         count = len(ids)
         if ids:
             for part in split(Finished(0, ids, [outcome] * count, [text] * count, [0] * count)):

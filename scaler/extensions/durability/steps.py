@@ -53,7 +53,7 @@ class DurableSteps:
         """Commands of recent steps, each with the record that must be durable first."""
 
     def recover(self) -> list[DurabilitySaid]:
-        """Return the clients in the journal, and recently departed ones. Call once, before the first `add`.
+        """Return the clients in the journal, and recently departed clients. Call once, before the first `add`.
 
         Raises JournalError if the journal is damaged, and UsageError if the disk fails. A full disk is reported to
         on_failure.

@@ -30,7 +30,7 @@ class Packages(SchedulerPart, Environments):
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
         self._prepared: dict[bytes, dict[bytes, str]] = {}
-        """What each worker does to prepare environments, by worker id and environment."""
+        """Current step of each environment's preparation, by worker id and environment."""
         self._told: dict[bytes, set[tuple[str, str]]] = {}
         """Functions and differences already reported, by client."""
 

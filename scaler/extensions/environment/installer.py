@@ -39,13 +39,13 @@ from scaler.processes import end_with_parent
 
 INSTALL_SECONDS = 1800.0
 SLOW_SECONDS = 10.0
-"""Duration of an installation after which the next one on this host starts."""
+"""Seconds after which a running installation lets the next installation on this host start."""
 FAILED_SECONDS = 30.0
 """Seconds for which a failed installation is not retried on this host."""
 KEPT = 10
 """Maximum number of unused installed folders per host."""
 STATE = ".state"
-"""Suffix of a folder's state: a file that is locked during the installation and contains why it failed."""
+"""Suffix of a folder's state file, which is locked during an installation and records the reason for a failure."""
 PACKED = ".requirements"
 """File in an installed folder with the packed requirements. Locking it protects the folder from removal."""
 MAX_LINE_CHARACTERS = 200
@@ -107,7 +107,7 @@ def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tupl
                 with folder.with_suffix(STATE).open("a+", encoding="utf-8") as state:
                     if not _try_lock(state):
                         fcntl.flock(host, fcntl.LOCK_UN)
-                        say(f"waits for another process of its host, which installs {what}")
+                        say(f"waits for another process on its host to install {what}")
                         fcntl.flock(state, fcntl.LOCK_SH)
                     elif not (folder / PACKED).exists():
                         say(f"installs {what}")
@@ -138,14 +138,14 @@ def _try_lock(file: IO[Any]) -> bool:
 
 
 def _clean(cache: Path) -> None:
-    """Remove the least recently used folders that are not in use, and leftovers of killed processes and failures. Needs
-    the host's lock."""
+    """Remove the least recently used folders that are not in use, and leftovers of killed processes and failures. The
+    caller holds the host's lock."""
     installed: list[Path] = []
     for each in cache.iterdir():
         if not each.suffix and (each / PACKED).exists():
             installed.append(each)
             continue
-        with contextlib.suppress(FileNotFoundError):  # its installation has just finished
+        with contextlib.suppress(FileNotFoundError):  # the installation has just finished
             if each.is_dir() or (each.suffix and time.time() - each.stat().st_mtime > FAILED_SECONDS):
                 with each.with_suffix(STATE).open("a") as state:
                     if _try_lock(state):
@@ -166,7 +166,7 @@ def _install(
     state: IO[str],
     host: IO[str],
 ) -> None:
-    """Install requirements, then create the folder. Releases the host's lock if this takes long. Raises ConfigError and
+    """Install requirements, then create the folder. Releases the host's lock after SLOW_SECONDS. Raises ConfigError and
     OSError."""
     state.seek(0)
     if failure := state.read():

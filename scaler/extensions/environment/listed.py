@@ -52,7 +52,7 @@ def requirements_of(environment: object) -> bytes:
         name = str(error.filename)
         if isinstance(environment, str) and name == str(local_path(environment).absolute()):
             name = environment
-        hint = f"give a list: [{name!r}]" if name == environment and parsed(name) else "give a path, or a list"
+        hint = f"give a list: [{name!r}]" if name == environment and parsed(name) else "give a path or a list"
         raise UsageError(f"environment: cannot read {name!r}: {error.strerror}; {hint}") from None
     raise UsageError(f'environment is {shown(environment)}, but must be a list of requirements, a path, or "auto"')
 
@@ -77,7 +77,7 @@ def _of_file(path: Path, constraints: list[str], depth: int) -> Iterator[str]:
     try:
         text = path.read_text("utf-8-sig").replace("\\\n", " ")
     except UnicodeDecodeError:
-        raise UsageError(f"environment: {str(path)!r} is not text; give a list, or a requirements file") from None
+        raise UsageError(f"environment: {str(path)!r} is not text; give a list or a requirements file") from None
     return _checked(text.splitlines(), path.parent, constraints, depth + 1)
 
 

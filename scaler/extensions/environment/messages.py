@@ -10,4 +10,4 @@ class EnvironmentState(Message):
 
     environment: f.Id
     accepts: bool
-    text: str = ""  # display text: what the preparation does
+    text: str = ""  # display text: current step of the preparation

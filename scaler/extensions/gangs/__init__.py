@@ -1,4 +1,4 @@
-"""Gangs: tasks that start together or not at all, know each other's hosts, and fail together.
+"""Gangs: tasks that start together or not at all, have each other's addresses, and fail together.
 
 client.py: tasks with a term -> core.py: all placed in one step -> member.py: JoinGang -> core.py: GangFormed to all
 members -> member.py: the function -> client.py: one future

@@ -189,7 +189,7 @@ class Plan:
         return None
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
-        """Collect the keys in an argument. is_value: inside a list of the graph, where strings may be values."""
+        """Collect the keys in an argument. is_value: whether it is in a graph's list, where strings may be values."""
         if self.is_key(argument):
             needs[argument] = None
         elif type(argument) is list:

@@ -34,7 +34,7 @@ def invoke(
 ) -> tuple[str, bytes]:
     """Call a function by name; return the media type and the encoded result, which is empty without a media type.
 
-    is_listed: the operator permits this exact name, not just the functions that its module defines. Raises
+    is_listed: whether the operator permits this exact name, not just the functions that its module defines. Raises
     ShownAsError, which is shown without loading the class of the function's exception.
     """
     found = find_function(function)

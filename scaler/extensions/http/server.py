@@ -200,7 +200,7 @@ class Operation(NamedTuple):
 
 OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "/v1/calls": {"POST": Operation("Call a function", Api.post_call, (WAIT,), CallRequest)},
-    "/v1/jobs": {"POST": Operation("Run a script, stopped with this server", Api.post_job, (WAIT,), JobRequest)},
+    "/v1/jobs": {"POST": Operation("Run a script while this server runs", Api.post_job, (WAIT,), JobRequest)},
     "/v1/calls/{id}": {
         "GET": Operation("State and result of a call or job", Api.get_call, (WAIT,)),
         "DELETE": Operation("Cancel a call or job, or drop its result", Api.delete_call, (WAIT,)),

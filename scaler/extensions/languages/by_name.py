@@ -98,7 +98,7 @@ def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
     for name in names:
         kind = find_function(name)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise SerializationError(f"retry_on takes exception types, but {name!r} is none")
+            raise SerializationError(f"retry_on takes exception types, but {name!r} is not one")
         found.append(kind)
     return tuple(found)
 

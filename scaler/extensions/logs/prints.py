@@ -1,4 +1,4 @@
-"""Batches the output of tasks, truncates long batches to head and tail, and flushes before the tasks' results."""
+"""Batches task output, truncates long batches to head and tail, and sends each batch before its task's result."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class AsyncMapCalls(AsyncCalls):
     imap_unordered = _iterated(MapCalls.imap_unordered)
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
-        """Call `fn` with the items of the iterables in parallel: `await` gives the list, `async for` yields each
+        """Call `fn` with the items of the iterables in parallel: `await` returns the list, `async for` yields each
         result.
 
         Args:

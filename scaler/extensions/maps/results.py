@@ -127,7 +127,7 @@ class ResultIterator(Iterator[Any]):
         return self._runner.explain()
 
     def _take_all(self) -> list[Any]:
-        """Return all results. Cancels the rest at the first error of an item or of the iterable, and raises it."""
+        """Return all results. At the first error of an item or the iterable, cancels the rest and raises the error."""
         results: list[Any] = []
         try:
             while True:

@@ -122,7 +122,7 @@ class ChunkRunner:
         *,
         is_spread: bool,
     ) -> None:
-        """is_spread: each item is a tuple of arguments."""
+        """is_spread: whether each item is a tuple of arguments."""
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.progress = progress

@@ -53,7 +53,7 @@ class LargeObject:
 @hiding_frames_of_methods()
 class Queries(TaskCalls):
     def explain(self, future: ScalerFuture | None = None) -> str:
-        """Explain in one sentence why a task waits, what it does, or how it ended.
+        """Explain in one sentence why a task waits, where it runs, or how it ended.
 
         Args:
             future: the task. Default: the oldest unfinished task of this client. The scheduler keeps the last few

@@ -234,7 +234,7 @@ class Elastic(Scaling):
             self._outbox.send(manager.id, desired)
 
     def _decide(self, manager: ManagerUnits, wanted: Wanted) -> None:
-        """Publish a decision if the number of units changed, or whether the manager can start units."""
+        """Publish a decision if the number of units or the manager's ability to start units changed."""
         before = manager.decision
         was_in_trouble = before is not None and bool(before.inputs["trouble"])
         if before is not None and before.units == wanted.units and was_in_trouble == bool(manager.trouble):

@@ -30,9 +30,9 @@ LEAST_SECONDS, MOST_FOR_SHARES = 1.0, 8.0
 PATIENCE_SECONDS, SOON_SECONDS = 0.05, 1.0
 """Conditions for a stop in favor of a higher priority: minimum wait so far, and minimum expected further wait."""
 SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS = 1.0, 5.0
-"""Both times in favor of a task whose owner has less than its share."""
+"""The same two times for a stop in favor of a task whose owner has less than its share."""
 IN_TURN_SECONDS = 30.0
-"""Both times if the other owner got its slot in turn."""
+"""Both times for such a stop if the other owner got its slot in turn."""
 ROUNDING = 1e-6
 LEAD_SECONDS = 1.0
 

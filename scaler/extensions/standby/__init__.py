@@ -1,6 +1,6 @@
 """A standby scheduler follows the first scheduler's journal and can take its place.
 
-first.py: records -> core.py: FollowedStream -> the network -> standby.py: core.Follower, a journal of its own
+first.py: records -> core.py: FollowedStream -> the network -> standby.py: core.Follower, its own journal
 command.py: scaler promote -> standby.py -> main.py: an ordinary recovery from that journal
 """
 

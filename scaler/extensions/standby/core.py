@@ -130,7 +130,7 @@ class FollowedStream:
             self._times = deque((number, now) for number, _ in self._times)
 
     def take(self) -> Iterator[JournalBytes]:
-        """Yield messages for the standby, at least one."""
+        """Yield one or several messages for the standby."""
         while True:
             room = WINDOW_BYTES - (self._sent - self._received)
             data = bytes(self._out[: max(0, min(CHUNK_BYTES, room))])

@@ -141,7 +141,7 @@ class ValueSender:
             while self._ahead and self._ahead[0][0] < message.taken:
                 self._ahead_bytes -= self._ahead.popleft()[1]
         elif isinstance(message, Welcome):  # the scheduler has restarted, and may have lost messages in transit
-            # Resend at least the last value, so that the client answers.
+            # Resending at least the last value makes the client answer.
             for each in (encode(Acknowledge()), *chain.from_iterable(messages for _, messages in self._kept)):
                 self._transmit(each)
         return True

@@ -218,7 +218,7 @@ def test_installation_that_hangs_delays_no_other_environment(
     assert until(lambda: "waits for another process" in said[-1], WAIT_SECONDS)
     assert (kept("tabulator==1") / "tabulator.py").exists()
     waiting = client.submit_verbose(version, environment=["tabulator==waits"])
-    text = "waits for another process of its host, which installs the packages of its environment (tabulator==waits)"
+    text = "waits for another process on its host to install the packages of its environment (tabulator==waits)"
     assert until(lambda: text in client.explain(waiting), WAIT_SECONDS, pause_seconds=0.1)
     assert client.submit_verbose(version, environment=["tabulator==2"]).result(WAIT_SECONDS) == "2"
     (tmp_path / "flag").touch()

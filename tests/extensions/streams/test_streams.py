@@ -449,7 +449,7 @@ def test_task_that_starts_again_ends_a_stream_without_restart() -> None:
     with Client(processes=False) as client:
         stream, cancels = delivered(client, False, (b"run    1", 0, "first"), (b"run    2", 0, "first"))
         assert next(stream) == "first"
-        with pytest.raises(WorkerLostError, match="started again"):
+        with pytest.raises(WorkerLostError, match="restarted"):
             next(stream)
         assert len(cancels) == 1
 
