@@ -104,7 +104,7 @@ class DurableSession:
 
 
 class Sessions(Durability):
-    """Rules for durable sessions, by the id of their client's record."""
+    """Rules for durable sessions. `sessions`: by client id."""
 
     messages = ListSessions, ListSessionTasks, EndSession, Redeliver
 

@@ -155,7 +155,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 raise ValueError(f"its {_MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != FORMAT:
-                text = f"bundle {str(path)!r} is of format {manifest['format']!r}, but this version reads {FORMAT}"
+                text = f"bundle {str(path)!r} has format {manifest['format']!r}, but this version reads {FORMAT}"
                 raise UsageError(f"{text}: replay it with the version of scaler that wrote it")
 
             def parts(name: str) -> Parts:

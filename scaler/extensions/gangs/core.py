@@ -71,7 +71,7 @@ class Gangs(SchedulerPart, GangRules):
 
     def __init__(self, _settings: Any = None) -> None:
         self._gangs: dict[Group, LiveGang] = {}
-        """Exactly the gangs with live members, at the end of a step."""
+        """All gangs with live members; exact at the end of each step."""
         self._stopping: dict[Group, None] = {}
         """Failed gangs with members on workers out of contact, whose loss may have caused the failure."""
         self.kept: tuple[Worker, ...] = ()

@@ -16,13 +16,13 @@ MAX_PACES = 32
 
 @dataclass(slots=True)
 class Pace:
-    """Recent tasks of one function on one worker, compared per batch with the mean of all workers at the time."""
+    """Recent tasks of one function on one worker, compared, batch by batch, with the current mean of all workers."""
 
     tasks: float = 0
     failed: float = 0
     ran_us: float = 0
     usual_us: float = 0
-    """Time that the completed attempts would have taken at the mean of all workers."""
+    """Time that the completed attempts would have taken at the mean speed of all workers."""
 
     @property
     def ratio(self) -> float:

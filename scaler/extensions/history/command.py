@@ -76,7 +76,7 @@ def shown(rows: Iterable[Row]) -> Iterator[Shown]:
 
 
 def shown_of(history: ClusterHistory) -> list[Shown]:
-    """Return a scheduler's answer ordered by time. Failures are placed at their last occurrence."""
+    """Return a scheduler's answer ordered by time. Failures are sorted by their last occurrence."""
     failures = [EventRow(row.last_at, FAILED, row.function, row.text, row.times) for row in history.failures]
     return sorted([*history.points, *history.events, *failures, *history.functions], key=attrgetter("at"))
 

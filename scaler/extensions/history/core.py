@@ -128,7 +128,7 @@ NOT_A_MONITOR = (
 
 
 class Asked(NamedTuple):
-    """A question about a time that may precede the records in memory. recent: the records from `first` on."""
+    """A query that may need records older than those in memory. recent: records in memory, starting at `first`."""
 
     question: FindHistory
     recent: list[records.Row]

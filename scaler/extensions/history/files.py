@@ -35,7 +35,7 @@ DISORDER_SECONDS = 3_600.0
 MAX_READERS = 16
 """Maximum number of questions waiting for the disk."""
 BEFORE_SECONDS = 8 * 86_400.0
-"""How far back to look for an earlier run to compare functions with."""
+"""Maximum age of an earlier run whose function durations are compared with this run's."""
 _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

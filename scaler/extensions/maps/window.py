@@ -25,7 +25,7 @@ UNBOUNDED = sys.maxsize
 QUICK_SECONDS = 0.001
 """Time (seconds) to take a chunk's items from their iterable: a slow iterable gets partial chunks."""
 PART_WAITED = 1 / 8
-"""Maximum wait for the last result before the next item of a slow iterable, relative to the time per item."""
+"""Maximum wait for the last result before a slow iterable's next item, as a multiple of the time per item."""
 
 
 class Chunking:

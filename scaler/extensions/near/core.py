@@ -74,7 +74,7 @@ class Name:
 
 
 class Names(SchedulerPart, Nearness):
-    """Chooses workers by name. The core calls it during placement, so an exception ends the scheduler."""
+    """Chooses workers by name. Called by the core during placement, where an exception ends the scheduler."""
 
     changes = (TasksEnded,)
     refusal = ""

@@ -40,7 +40,7 @@ MAX_COMPARED = 2048
 
 
 class FairTurns(SchedulerPart, Turns):
-    """Orders keys and clients by use. The core calls it for each turn, so an exception ends the scheduler."""
+    """Orders keys and clients by use. Called by the core for each turn, where an exception ends the scheduler."""
 
     changes = (TasksEnded, TasksStarted, TaskBlocked, TaskRetried, ClientLeft, KeysRead)
     refusal = ""

@@ -218,7 +218,7 @@ class User:
         return max(0.0, self.sent) * self.mean_seconds + running
 
     def part(self, weights: Weights) -> float:
-        """Return the user's share of all slots while all other users with tasks want more."""
+        """Return the user's guaranteed share of all slots (0 to 1), given the weights of users with tasks."""
         return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in self.line())
 
 
