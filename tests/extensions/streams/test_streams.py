@@ -394,8 +394,8 @@ def test_submitted_generator_is_an_error_that_names_stream(client: Client) -> No
     ("call", "text"),
     [
         (lambda client: client.stream(count, 3, window=0), "window is 0, but must be an integer of at least 1"),
-        (lambda client: client.stream(count, 3, retry_on=OSError), "retry_on runs a generator again"),
-        (lambda client: client.stream(count, 3, preemptible=True), "preemptible runs a generator again"),
+        (lambda client: client.stream(count, 3, retry_on=OSError), "retry_on reruns a generator"),
+        (lambda client: client.stream(count, 3, preemptible=True), "preemptible reruns a generator"),
     ],
 )
 def test_wrong_option_is_an_error(client: Client, call: Any, text: str) -> None:
