@@ -107,10 +107,8 @@ class FairTurns(SchedulerPart, Turns):
         return self._place(name, f"key {name}", parent)
 
     def _place(self, name: str | bytes, title: str, parent: User | None) -> User:
-        user = self._users.get(name)
-        if user is None:
-            user = self._users[name] = User(title)
-        user.parent = parent
+        user = self._users.get(name) or User(title)
+        user.title, user.parent, self._users[name] = title, parent, user
         if isinstance(name, str):
             user.give(self._shares.get(name, NO_SHARE))
         return user
@@ -315,6 +313,9 @@ class FairTurns(SchedulerPart, Turns):
         self, _table: str, search: str, most: int, client: ClientRecord, _state: ClusterState
     ) -> Iterable[ShareRow]:
         self._update(self._now)
+        for each in self.cluster.clients.values():  # a session may have continued on another host
+            if each.id in self._users:
+                self._users[each.id].title = f"client {each.name}"
         weights, slots = weights_of(self._active()), self._slots
         share, sees = (lambda user: slots * user.part(weights)), sees_of(client.identity)
         return islice(share_rows(self._users.values(), search, sees, share, self._now), most)

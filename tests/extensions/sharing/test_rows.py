@@ -142,3 +142,15 @@ def test_cost_of_an_earlier_run_is_not_divided_again() -> None:
     bed.flood("a", 0.1)
     bed.run(20.0)
     assert rows(bed)["", "local", "a"].cost == 0
+
+
+def test_client_with_a_session_has_its_present_name() -> None:
+    bed = Bed(1)
+    names = []
+    bed.client("s", session="nightly", identity=Identity("alice"))
+    bed.submit("s")
+    for change in (lambda: None, lambda: bed.leave("s"), lambda: bed.client("s", session="nightly")):
+        change()
+        [name] = [client for _, key, client in rows(bed) if client]
+        names.append(name.partition("(")[2])
+    assert names[0] == names[2] != names[1] == "detached)"
