@@ -26,6 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from scaler.extensions.telemetry.context import load_context, place_of
 from scaler.serialization import describe
+from scaler.texts import readable
 
 MAX_QUEUED = 2_048
 """Maximum number of spans waiting for the collector. New spans replace the oldest."""
@@ -49,12 +50,13 @@ def suppress_instrumentation() -> None:
 
 
 class LastMessage(logging.Filter):
-    """Drops all messages of a logger but stores the last, because an exporter logs each attempt."""
+    """Drops all messages of a logger but stores the last one with a cause: an exporter logs each attempt."""
 
     text = "it did not accept them"
 
     def filter(self, record: logging.LogRecord) -> bool:
-        self.text = record.getMessage()
+        if "max retries or shutdown" not in (text := record.getMessage()):
+            self.text = text
         return False
 
 
@@ -188,7 +190,8 @@ class TaskSpans:
 
 def record(span: trace.Span, error: BaseException) -> None:
     with suppress(Exception):  # for example, the exception has no text
-        span.set_status(trace.StatusCode.ERROR, describe(error)[:MAX_STATUS_CHARACTERS])
+        text = readable(describe(error).encode("utf-8", "replace"), MAX_STATUS_CHARACTERS)
+        span.set_status(trace.StatusCode.ERROR, text)  # with a text that is no UTF-8, the exporter would lose the batch
         span.record_exception(error)
 
 

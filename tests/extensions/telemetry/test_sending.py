@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -20,9 +21,11 @@ from scaler.extensions.telemetry.context import OF_TASK, PARENT, TRACE, dump_con
 from scaler.extensions.telemetry.sending import (
     MAX_QUEUED,
     MAX_SPANS_PER_SECOND,
+    LastMessage,
     SpanQueue,
     TaskSpans,
     make_provider,
+    record,
     traced,
 )
 from tests.waiting import until
@@ -108,6 +111,21 @@ def test_invalid_variables_of_the_exporter_cost_one_warning_and_no_time(caplog: 
     make(provider, "lost, too")
     assert not provider.force_flush(60_000)
     assert ["OTEL_EXPORTER_OTLP_COMPRESSION is 'zip'" in record.message for record in caplog.records] == [True]
+
+
+def test_warning_names_the_cause_and_not_the_end_of_the_retries() -> None:
+    found = LastMessage()
+    for text in ("Transient error: connection refused", "Failed to export due to timeout, max retries or shutdown."):
+        assert not found.filter(logging.makeLogRecord({"msg": text}))
+    assert found.text == "Transient error: connection refused"
+
+
+def test_exception_with_bytes_of_a_file_name_loses_no_spans(provider: TracerProvider) -> None:
+    span = provider.get_tracer("test").start_span("read")
+    record(span, ValueError(os.fsdecode(b"caf\xe9.txt")))
+    span.end()
+    [found] = encode_spans([span]).resource_spans[0].scope_spans[0].spans
+    assert found.status.message == "ValueError: caf?.txt"
 
 
 def test_forked_child_sends_its_own_spans_only(provider: TracerProvider, exporter: Exporter) -> None:
