@@ -10,7 +10,7 @@ import pytest
 
 from scaler.extensions.http.schedules import times
 
-NEW_YORK, BERLIN = "America/New_York", "Europe/Berlin"
+NEW_YORK, BERLIN, LORD_HOWE = "America/New_York", "Europe/Berlin", "Australia/Lord_Howe"
 
 
 def shown(expression: str, start: str, zone: str = "UTC", count: int = 3) -> list[str]:
@@ -88,3 +88,23 @@ def test_first_of_a_month_keeps_its_first_half_hour_after_the_clocks_change() ->
 
 def test_weekly_noon_is_not_skipped_on_the_day_with_23_hours() -> None:
     assert shown("0 12 * * 0", "2022-03-24T12:00", BERLIN, 1) == ["2022-03-27 12:00+02:00"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "day", "expected"),
+    [
+        # Clocks repeat the time from 01:30 to 02:00 on 5 April, and skip that from 02:00 to 02:30 on 4 October.
+        ("45 1 * * *", "2026-04-05", ["01:45+11:00"]),
+        ("15 2 * * *", "2026-04-05", ["02:15+10:30"]),
+        ("45 0-3 * * *", "2026-04-05", ["00:45+11:00", "01:45+11:00", "02:45+10:30", "03:45+10:30"]),
+        ("45 * * * *", "2026-04-05", ["00:45+11:00", "01:45+11:00", "01:45+10:30", "02:45+10:30", "03:45+10:30"]),
+        ("15 2 * * *", "2026-10-04", ["02:30+11:00"]),
+        ("45 * * * *", "2026-10-04", ["00:45+10:30", "01:45+10:30", "02:45+11:00", "03:45+11:00"]),
+    ],
+)
+def test_runs_are_due_once_where_clocks_change_by_half_an_hour(expression: str, day: str, expected: list[str]) -> None:
+    begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(LORD_HOWE)).astimezone(UTC)
+    steps = [begin + timedelta(minutes=number) for number in range(5 * 60)]  # of a server, which looks for due runs
+    due = sorted({next(times(expression, LORD_HOWE, now, backwards=True)) for now in steps})
+    local = [each.astimezone(ZoneInfo(LORD_HOWE)).isoformat("T", "minutes")[11:] for each in due if each > begin]
+    assert [each for each in local if each < "04"] == expected
