@@ -31,10 +31,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
+from packaging.utils import canonicalize_name
+
 from scaler.errors import ConfigError
 from scaler.extras import DISTRIBUTION
 from scaler.paths import local_path
-from scaler.pins import locked, of_extra
+from scaler.pins import locked, of_extra, parsed
 from scaler.processes import end_with_parent
 
 INSTALL_SECONDS = 1800.0
@@ -53,7 +55,8 @@ ERROR_LINES = 3
 _SHOWN = 3
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/]+@")
-_VARIABLES = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}  # with 1, pip refuses --target
+_VARIABLES = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_PREFIX": "", "PIP_ROOT": "", "PIP_DRY_RUN": "0"}
+"""With other values, pip refuses --target, or installs nothing there."""
 _OWN = sys.stdlib_module_names | {"scaler", DISTRIBUTION.replace("-", "_")}
 """Modules that tasks never import from a folder, as in a virtual environment. Backports would break the interpreter."""
 
@@ -184,10 +187,20 @@ def _install(
         (unfinished / PACKED).write_bytes(data)
         unfinished.rename(folder)
     except ConfigError as error:
-        state.write(str(error))
-        raise
+        state.write(text := f"{error}{_conflict(requirements)}")
+        raise ConfigError(text) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _conflict(requirements: Sequence[str]) -> str:
+    """Return a hint for the first requirement that excludes a version which Scaler pins, or an empty string."""
+    own = dict(each.split("==") for each in own_versions())
+    for each in filter(None, map(parsed, requirements)):
+        version = own.get(canonicalize_name(each.name))
+        if version and not each.specifier.contains(version, prereleases=True):
+            return f"; {each} is in conflict with Scaler's own {each.name}=={version} on this worker"
+    return ""
 
 
 def _run(arguments: Sequence[str], what: str, host: IO[str]) -> None:

@@ -12,10 +12,9 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from importlib.resources.abc import TraversableResources
 from importlib.util import spec_from_file_location
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 from scaler.errors import SerializationError
 
@@ -96,10 +95,7 @@ class ArchiveFinder(importlib.abc.SourceLoader):
         return None
 
     def get_filename(self, fullname: str) -> str:
-        spec = self.find_spec(fullname, None)
-        assert spec is not None
-        assert spec.origin is not None, "namespace packages have no loader"
-        return spec.origin
+        return str(cast("ModuleSpec", self.find_spec(fullname, None)).origin)
 
     def get_data(self, path: str) -> bytes:
         try:
@@ -109,18 +105,10 @@ class ArchiveFinder(importlib.abc.SourceLoader):
 
     def get_resource_reader(self, fullname: str) -> Any:
         folder = self.get_filename(fullname).removeprefix(ROOT).rpartition("/")[0]
-        return _Resources(zipfile.Path(self._archive, f"{folder}/"))
+        return SimpleNamespace(files=lambda: zipfile.Path(self._archive, f"{folder}/"))
 
 
 def roots_of(names: frozenset[str]) -> frozenset[str]:
     """Return the names of the top-level modules and packages in an archive with these files."""
     tops = {name.partition("/")[0] if "/" in name else name.removesuffix(".py") for name in names}
     return frozenset(top for top in tops if top.isidentifier())
-
-
-class _Resources(TraversableResources):
-    def __init__(self, folder: zipfile.Path) -> None:
-        self._folder = folder
-
-    def files(self) -> Any:
-        return self._folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 import threading
@@ -86,9 +87,17 @@ def test_workers_import_their_managers_requirements_from_one_folder(tmp_path: Pa
 
 
 def test_pip_installs_despite_settings_for_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_USER", "1")
-    monkeypatch.setenv("PIP_REQUIRE_VIRTUALENV", "1")
+    for name in ("USER", "REQUIRE_VIRTUALENV", "DRY_RUN"):
+        monkeypatch.setenv(f"PIP_{name}", "1")
+    for name in ("PREFIX", "ROOT"):
+        monkeypatch.setenv(f"PIP_{name}", str(tmp_path / name))
     assert (provided(str(wheel(tmp_path, "1.0"))) / "tabulator.py").exists()
+
+
+def test_requirement_that_excludes_a_package_of_scaler_is_named(tmp_path: Path) -> None:
+    version = importlib.metadata.version("cloudpickle")
+    with pytest.raises(ConfigError, match=rf"; cloudpickle<1 is in conflict with Scaler's own cloudpickle=={version}"):
+        provided(str(wheel(tmp_path, "1.0")), "cloudpickle<1")
 
 
 def test_unit_shows_what_it_installs_until_its_worker_joins(tmp_path: Path) -> None:
