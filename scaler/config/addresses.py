@@ -67,7 +67,7 @@ def split_tcp(address: str) -> tuple[str, int] | None:
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
-    """Return the address with a port higher by `ports` (unless 0), or an ipc path with a suffix. Raises UsageError."""
+    """Return the address with `ports` added to its port (unless 0), or an ipc path with a suffix. Raises UsageError."""
     found = split_tcp(address)
     if found is None:
         return check_address(address + suffix)

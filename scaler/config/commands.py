@@ -40,7 +40,7 @@ _COMMANDS = {
     "trace": "write a timeline of the cluster for Perfetto",
     "audit": "print the audit log: connections, refusals, submissions, cancellations",
     "objects": "list the largest objects, what created them, and where they are",
-    "costs": "print what the cluster costs, and its limits",
+    "costs": "print the cluster's costs and spending limits",
     "profile": "print where a function or task spends its time",
     "history": "print past measurements, runs, decisions, and failures",
     "submit": "run a script on a worker, print its output, and exit with the script's code",
@@ -55,7 +55,7 @@ sections of the file, and the commands whose -h lists their keys:
   [webui]                  scaler_ui
   [http], [[schedule]]     scaler http
 
-If a file is named like a command, write ./local."""
+If a file has the name of a command, write ./NAME."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 

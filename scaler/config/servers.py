@@ -151,7 +151,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
 
     @property
     def max_bytes(self) -> int:
-        """Limit on max_bytes_per_client for all keys together."""
+        """Maximum bytes for all keys together; see max_bytes_per_client."""
         return max(default_memory_limit_bytes(), self.max_bytes_per_client)
 
     @classmethod

@@ -76,7 +76,7 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     )
     """Time limit for a task; 0: no limit."""
     death_timeout_seconds: Annotated[v.Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
-    """Time without contact with the scheduler, or without work and a manager, after which a worker exits."""
+    """A worker exits after this time without contact with the scheduler or, if idle, with its manager."""
     preload: Annotated[v.Preload | None, Setting(metavar="CALL")] = None
     """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
     event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"

@@ -65,7 +65,7 @@ class ServerKeys:
         if entry is None:
             self.refusals.append(Report(f"a peer at {origin}: unknown key", True, "", origin))
             return REFUSED
-        text = f"{entry.role} {entry.name} at {origin}: the key {entry.problem}"
+        text = f"{entry.role} {entry.name} at {origin}: its key {entry.problem}"
         self.refusals.append(Report(text, True, entry.name, origin))
         return REVOKED
 

@@ -1,4 +1,4 @@
-"""A server's authentication of its peers, and of itself to the other server."""
+"""Authentication of a server's peers, and of the server to the other server."""
 
 from __future__ import annotations
 

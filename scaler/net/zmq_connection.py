@@ -33,15 +33,15 @@ _SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _BREAKS: dict[int, str] = {
     zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
-    # The attempt failed before a socket was created. After any other event, it is not the first attempt.
+    # Without an earlier event, no socket was created, because the name did not resolve.
     zmq.EVENT_CONNECT_RETRIED: "unknown host name",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
 UNPROVEN_ATTEMPTS = 2
-"""Any program on a stopped server's port can cause such failures, so a peer that was ever welcomed retries."""
+"""Failures that count as a refusal of a new peer. Any program on a stopped server's port can cause them."""
 WRONG_SERVER_ATTEMPTS = 3
-"""A server that stops during a handshake looks like a server that requires keys, but rarely this many times."""
+"""Failures before a server counts as requiring keys. A server that stops in a handshake looks the same at first."""
 WRONG_KEY_ATTEMPTS = 12
 """Failed attempts after which the server is assumed to have another key. A server without free descriptors, or with too
 many connections without a session, also cuts connections during the handshake. This many attempts take 5 s."""

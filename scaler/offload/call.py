@@ -195,7 +195,7 @@ class CallFailed(NamedTuple):
 
     outcome: PROCESSOR_DIED: the process died, which counts against the task. WORKER_LOST: the task may have run to
     completion, which counts against the task. NOT_STARTED: the service removed the call (lost host, lost session),
-    which counts against no task. TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
+    which counts against no task. TIMED_OUT, REJECTED, OBJECT_LOST: as usual.
     """
 
     task: bytes

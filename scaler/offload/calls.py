@@ -23,7 +23,7 @@ from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
 NEW_TASKS_SECONDS = 5.0
-"""Maximum seconds that a refusal delays later tasks, which its cause may not affect."""
+"""Maximum seconds that a refusal delays later tasks, which might not be refused."""
 DISPATCH_WEIGHT = 0.1
 """Weight of a new task in the moving average of dispatch times."""
 _LOSSES = "losses"
@@ -84,7 +84,7 @@ CallCommand = StartCall | CancelCall | DeliverResult | UseStorage
 
 
 class PaidCalls:
-    """Paid seconds of calls: the sum of their durations, but a minimum for each call. Invariant: `seconds` never
+    """Paid seconds of calls: the sum of their durations, with a minimum per call. Invariant: `seconds` never
     decreases."""
 
     def __init__(self, least_seconds: float = 0.0) -> None:

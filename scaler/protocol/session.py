@@ -266,7 +266,7 @@ class Session:
         return len(header) == HEADER_BYTES and header[8:24] == self.id and Header.read(header).sequence > self.received
 
     def disconnect(self) -> None:
-        """Handle a lost connection: requeue messages in flight and drop unsequenced ones."""
+        """Handle a lost connection: requeue messages in flight, and drop unsequenced messages."""
         self._loose.clear()
         self._in_flight.extend(self._waiting)
         self._waiting = self._in_flight

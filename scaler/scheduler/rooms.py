@@ -141,7 +141,7 @@ def make_policy(config: SchedulerConfig, step: Callable[[Sequence[Input]], None]
 
 
 def make_scaling(allocation: Any = None, changes: tuple[str, ...] = ()) -> Scaling:
-    """Return the scaling of a cluster. allocation: the policy's."""
+    """Return the scaling of a cluster. allocation: the policy's `Allocation`, or None."""
     return _first("scaling", changes, allocation) or Scaling()
 
 

@@ -273,7 +273,7 @@ class SchedulerServer:
         else:
             self._kept.add(inputs, commands)
         at = self._core.next_step_at(done_at)
-        if self._timer is None or self._timer_at > at:  # an earlier timer remains
+        if self._timer is None or self._timer_at > at:  # otherwise, the timer is early enough
             if self._timer is not None:
                 self._timer.cancel()
             self._timer, self._timer_at = self.loop.call_at(at, self._tick), at

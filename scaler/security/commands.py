@@ -43,7 +43,7 @@ KEY_VERBS: Mapping[str, str] = {
     "share": "Change the share of slots for a key or a group of keys. Takes effect within two seconds.",
     "revoke": "Revoke a key. Its connections end within two seconds.",
     "list": "List all keys.",
-    "show": "Show all keys, or one key. Prints no secrets.",
+    "show": "Show the keys with this name. Prints no secrets.",
 }
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 

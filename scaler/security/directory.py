@@ -242,7 +242,7 @@ class AllowList:
             self._state, self._unreadable = state, ""
             try:
                 self._listed = self._directory.listed() if state else ()
-            except ConfigError as error:  # may have another cause than the file, for example if no descriptor is free
+            except ConfigError as error:  # the cause may not be the file: for example, no descriptor is free
                 self._state, self._unreadable = None, f"{error}: the keys are unchanged"
         elif self._next_expiry is None or now < self._next_expiry:
             return

@@ -153,10 +153,10 @@ class ScalingDecided:
 class Incident:
     """An event for operators, with ids for the log.
 
-    kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), packages
-    (a worker's package versions differ from a client's), degraded (a manager that cannot start units), spend_limit
-    (nearly spent, or reached), refused (a peer), policy (the scaling policy raised an exception or returned an invalid
-    answer), protocol_error (a forbidden or invalid message from a peer was dropped).
+    kind: joined, left (a peer closed its session), lost (a peer did not), retried (a task), quarantined (a worker),
+    packages (a worker's package versions differ from a client's), degraded (a manager that cannot start units),
+    spend_limit (nearly spent, or reached), refused (a peer), policy (the scaling policy raised an exception or returned
+    an invalid answer), protocol_error (a forbidden or invalid message from a peer was dropped).
     """
 
     kind: str

@@ -312,7 +312,7 @@ class ClusterState:
         return max(filter(None, found), key=lambda each: each[0].step_at, default=None)
 
     def may_see(self, client: ClientRecord, task: bytes) -> bool:
-        """Return whether a client may see a task: its own, one of its key, or any task for an admin.
+        """Return whether a client may see a task: its own tasks, tasks of its key, or, for an admin, any task.
 
         All access checks use this rule. A hidden task gets the same answer as a nonexistent task.
         """

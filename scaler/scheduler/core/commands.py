@@ -100,7 +100,7 @@ class SendAnswer(Send):
 
 
 class Expel(NamedTuple):
-    """End the session of a peer whose lease has expired or that is no longer allowed."""
+    """End the session of a peer, because its lease has expired or it is no longer allowed."""
 
     peer: bytes
     reason: Refused | Goodbye

@@ -60,7 +60,7 @@ class Durability:
     claims: Container[bytes] = ()
     """Tasks that workers have or had, but the scheduler does not know."""
     held: Container[Task] = ()
-    """Waiting resubmitted tasks that workers may have."""
+    """Resubmitted tasks that are Waiting because workers may have them."""
     failure = ""
     """Why new tasks are rejected instead of journaled; empty if journaling works."""
     is_stuck = False
@@ -152,12 +152,12 @@ class Durability:
         """Answer a repeated task."""
 
     def label(self, client: ClientRecord, columns: TaskGroup, row: int) -> int:
-        """Record a task. Returns the bytes added."""
+        """Record a task. Returns the number of bytes added."""
         raise NotImplementedError
 
     def ended(self, task: Task) -> None: ...
     def send_owed(self, client: ClientRecord) -> None:
-        """Send the next requested results, unless the client must first acknowledge earlier ones."""
+        """Send the next requested results, unless earlier ones are not acknowledged yet."""
 
     # -- a failing disk
 

@@ -38,9 +38,9 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_PLACED_PER_STEP = 4096
 """Limits the duration of a step. The shell starts the next step immediately."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
-MAX_ASKED_IN_VAIN = 64  # workers that may take nothing before a pass gives up
-MAX_HELD_BACK = 4  # workers that may not prefetch the first task before a pass gives up
-MAX_AVOIDING = 64  # tasks that avoid a worker, skipped per step
+MAX_ASKED_IN_VAIN = 64  # a pass gives up after this many workers took nothing
+MAX_HELD_BACK = 4  # a pass gives up after this many workers did not prefetch the first task
+MAX_AVOIDING = 64  # maximum tasks to skip per step because they avoid a worker
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
 """Maximum idle and overloaded workers compared per step. Limits the duration of a step in a large cluster."""
@@ -333,7 +333,7 @@ class Placement:
         if reserved is not None and reserved is not queue:
             if not queue.may_pass(reserved):
                 return 0
-            share = 1  # the second task's rank may not allow it to pass
+            share = 1  # the second task may have too low a rank to pass
         if queue.needs.is_counted:
             share = min(share, worker.count(queue.needs, queue))
         return share

@@ -65,7 +65,7 @@ class GangRules:
         """Called once, before the first step, with the core's `Placement` and `Tasks`."""
 
     def began(self, group: Any) -> None:
-        """Called for a group with `Needs.gang` and its first live task."""
+        """Called when a group with `Needs.gang` gets its first live task."""
 
     def place(self, _queue: Any, _now: float, /) -> int:
         """Place all tasks of a queue with `Needs.gang`, or none. Returns the number of tasks placed."""

@@ -31,7 +31,7 @@ Give = Callable[[Worker, int], int]
 NO_RANK: Final = (sys.maxsize, 0)
 """Sorts after the ranks of all tasks."""
 MAX_AT_ONCE, MAX_OF_OWNER = 128, 16
-"""Maximum number of queues to sort at once. If there are more, maximum queues of an owner in the first portion."""
+"""Maximum number of queues to sort at once. If there are more: maximum queues per owner in the first portion."""
 _SWEEP_AT = 1024
 """Number of tombstones that triggers a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
@@ -110,7 +110,7 @@ class Turns:
         """Called before the turns of a step, if `is_shared`."""
 
     def joined(self, group: Group) -> None:
-        """Called for a group with its first live task."""
+        """Called when a group gets its first live task."""
 
     def left(self, group: Group) -> None:
         """Called when a group's last live task has ended."""
@@ -339,8 +339,8 @@ def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
 
 
 def _between(levels: Iterable[tuple[object, Iterable[Depths]]], own: object, ahead: int, limit: int) -> int:
-    """Return how many tasks of other owners, or other keys, precede a task in round robin. ahead: earlier tasks of its
-    own owner or key."""
+    """Return how many tasks of other owners, or of other keys, precede a task in round robin. ahead: number of earlier
+    tasks of its own owner or key."""
     count, extra = 0, 1
     for name, owners in levels:
         if name == own:
@@ -391,7 +391,7 @@ class ReadyQueues:
         return self.in_turn([queue for queue in self.queues.values() if queue.total], is_for_all=True)
 
     def in_turn(self, found: list[ReadyQueue], *, is_for_all: bool) -> list[ReadyQueue]:
-        """Sort queues as `waiting` does, and omit those whose tasks may not run. is_for_all: False if no worker has
+        """Sort queues like `waiting`, and omit queues whose tasks must not run. is_for_all: False if no worker has
         credit, so that only counted and pinned tasks matter."""
         if not is_for_all:
             found = [queue for queue in found if queue.needs.is_counted or queue.needs.is_fixed]

@@ -199,7 +199,7 @@ class Tasks:
     # -- assignment to workers, and recall
 
     def assign(self, tasks: list[Task], worker: Worker, inputs: Mapping[bytes, tuple[bytes, ...]], now: float) -> None:
-        """Send ready tasks to a worker. Their queue no longer contains them. inputs: see `Outbox.run`."""
+        """Send tasks to a worker. They are READY, but no longer in a queue. inputs: see `Outbox.run`."""
         by_group: defaultdict[Group, list[Task]] = defaultdict(list)
         state = worker.assigned
         for task in tasks:
@@ -551,7 +551,7 @@ class Tasks:
             held.append(task)
 
     def restored(self, client: ClientRecord, message: ObjectsRestored, now: float) -> None:
-        """Requeue the tasks that waited for these objects, and fail the tasks whose object is lost for good."""
+        """Requeue the tasks that waited for these objects, or fail them if an object is lost for good."""
         for identifiers, is_lost in ((message.ids, False), (message.lost, True)):
             for identifier in identifiers:
                 if owner_of(identifier) != client.id:
@@ -567,7 +567,7 @@ class Tasks:
                         why = f"object {show(identifier)} is lost{where}: {message.text}"
                         self.end(task, Outcome.OBJECT_LOST, why.encode())
                     else:
-                        # The worker may not yet be connected to the storage that the client reached.
+                        # The worker may still be without a connection to the storage that the client reached.
                         misses = _errors_of(task).misses[identifier]
                         self._state.counts.waiting -= 1
                         self._requeue(task, RETRY_BACKOFF.seconds(misses - 1) if misses > 1 else 0.0, now)
