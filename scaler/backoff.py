@@ -39,7 +39,7 @@ class _Cause:
 
 
 class BackoffByCause:
-    """Counts failures by cause. The first failure of a cause has no delay; further ones have longer delays."""
+    """Counts failures by cause. The first failure of a cause has no delay; later failures have longer delays."""
 
     def __init__(self) -> None:
         self._causes: dict[str, _Cause] = {}
@@ -68,7 +68,7 @@ class BackoffByCause:
                 del self._causes[cause]
 
     def hurry(self, now: float) -> None:
-        """Allow an attempt at once, because the cause may be resolved. Failures still count."""
+        """Allow an immediate attempt, because the cause may be resolved. Failures still count."""
         for cause in self._causes.values():
             cause.retry_at = min(cause.retry_at, now)
 

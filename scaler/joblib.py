@@ -82,7 +82,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         address: str | None = None,
         **others: Any,
     ) -> int:
-        """Serve a `Parallel`. If already serving another one, raises FallbackToBackend with a new backend. Accepts all
+        """Serve a `Parallel`. If already serving another call, raises FallbackToBackend with a new backend. Accepts all
         arguments of `Parallel(backend="scaler", ...)`, including arguments for other backends."""
         options = {name: value for name, value in others.items() if name not in _OF_OTHER_BACKENDS}
         if self.parallel is not None and self.parallel is not parallel:

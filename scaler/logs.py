@@ -31,7 +31,7 @@ _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
 def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) -> None:
-    """Direct the process's log to the configured paths, replacing earlier ones. in_thread: write files in a thread, so
+    """Direct the process's log to the configured paths, replacing earlier paths. in_thread: write files in a thread, so
     that a hung disk does not block the process. Raises UsageError if a path cannot be opened or the logging
     configuration file is invalid."""
     if config.logging_config_file is not None:

@@ -54,7 +54,7 @@ class Offers:
         return cls(checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)), worker)
 
     def text(self, needs: Needs) -> str:
-        """Return the offers for display, including implied ones if these needs use them."""
+        """Return the offers for display, including implied offers if these needs use them."""
         asked = {name for name, _ in needs.items}
         return str(Offers(tuple(sorted({*self.items, *(each for each in self.implied if each[0] in asked)}))))
 
@@ -145,7 +145,7 @@ def pinned(worker: str) -> tuple[tuple[str, float], ...]:
 
 
 def pinned_worker(pin: str) -> bytes:
-    """Return the id of the worker in a pin, or an empty one if it is malformed."""
+    """Return the id of the worker in a pin, or an empty id if the pin is malformed."""
     try:
         return bytes.fromhex(pin.removeprefix(PIN))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Policies, worker manager types, and extensions by name. The built-in ones are in the tables below instead of entry
+"""Policies, worker manager types, and extensions by name. Built-in plug-ins are in the tables below instead of entry
 points, because reading the entry points of all packages costs a process 2 to 4 MB."""
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def part_of(name: str, part: str, user: str) -> Any:
 
 @cache
 def known_extensions() -> tuple[Extension, ...]:
-    """Return all installed extensions, even unused ones, because monitors show their tables. Skips extensions that
+    """Return all installed extensions, even if unused, because monitors show their tables. Skips extensions that
     cannot be loaded, with a warning."""
     found = []
     for name in EXTENSIONS.names():

@@ -144,7 +144,7 @@ def label(text: str) -> str:
 
 
 def within_depth(frames: Iterable[str]) -> Stack:
-    """Return a stack of at most MAX_DEPTH frames: the outermost and innermost of the given ones."""
+    """Return a stack of at most MAX_DEPTH frames: the outermost and innermost of the given frames."""
     stack = tuple(frames)
     if len(stack) <= MAX_DEPTH:
         return stack

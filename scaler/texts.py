@@ -11,7 +11,7 @@ from functools import lru_cache
 from scaler.grammar import counted
 
 MAX_MESSAGE_CHARACTERS = 16_384  # for a message and each line of its traceback, because peers choose the texts
-MAX_PATTERN = 200  # characters of a message that identify a group of failures; later ones often vary
+MAX_PATTERN = 200  # characters of a message that identify a group of failures; later characters often vary
 
 _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
 """Spaces that `str.isprintable` rejects, although no terminal interprets them."""

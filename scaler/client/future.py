@@ -295,7 +295,7 @@ class ScalerFuture(Future[Any], ABC):
         return self._owner.explain(self)
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Call `fn(future)` in the client's thread when the task ends, or at once if it has ended."""
+        """Call `fn(future)` in the client's thread when the task ends, or immediately if it has ended."""
         self._owner.check_process()
         loop = asyncio._get_running_loop()
         if loop is not None and getattr(fn, "__module__", "") == "asyncio.tasks":  # `asyncio.wait` is not thread-safe

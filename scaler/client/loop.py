@@ -1,4 +1,4 @@
-"""The client's background thread: one asyncio loop that sends submitted tasks and resolves finished ones.
+"""The client's background thread: one asyncio loop that sends tasks and resolves their futures.
 
 User threads put inputs into the futures' inbox and wake the loop, which steps the session with the whole inbox. The
 loop resolves all futures of a Finished under one acquisition of the lock, then calls callbacks without the lock.

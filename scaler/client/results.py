@@ -199,7 +199,7 @@ class StoredResults:
     # -- lost objects
 
     def restore(self, ids: Iterable[bytes]) -> None:
-        """Store these objects again, and report to the scheduler which ones are stored and which are lost."""
+        """Store these objects again, and report to the scheduler which are stored and which are lost."""
         wanted = list(ids)
         needed = self._needed_results({task_of(each) for each in wanted if is_result(each)})
         for identifier in wanted:

@@ -6,7 +6,7 @@ task keeps its template, payload, and references, so that it can be resent to a 
 *Acknowledged results.* The scheduler retains a result while this client may still reference its task. A task references
 the futures that were unresolved when it was added. `resolved` is the number of the last Finished whose futures are
 resolved; later tasks embed their values. Once all tasks added at `resolved == n` have been sent, the session may
-acknowledge n. Tasks that wait for an upload delay this; tasks without references do not.
+acknowledge n. Tasks that wait for an upload delay the acknowledgement; tasks without references do not.
 """
 
 from __future__ import annotations

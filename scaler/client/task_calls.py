@@ -224,7 +224,7 @@ class TaskCalls(ArgumentOnly):
     _is_inside_task: bool
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker. Returns at once.
+        """Call `fn(*args, **kwargs)` on a worker. Returns immediately.
 
         All keyword arguments go to the function, except `profiling` and, in a durable session, `key`. Set options with
         `options`: `client.options(retries=5).submit(fn, 1)`.
@@ -267,7 +267,7 @@ class TaskCalls(ArgumentOnly):
         cache: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker, with options. Returns at once.
+        """Call `fn(*args, **kwargs)` on a worker, with options. Returns immediately.
 
         Args:
             fn: the function.

@@ -241,7 +241,7 @@ class Keeper:
     def __init__(self) -> None:
         self._in_memory: WeakSet[Kept] = WeakSet()
         self._used_bytes = self._descriptors = 0
-        """Totals for the uploads in memory, including those freed since the last `_count`."""
+        """Totals for the uploads in memory, including uploads freed since the last `_count`."""
         self._has_warned = False
 
     @cached_property

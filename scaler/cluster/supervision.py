@@ -1,9 +1,9 @@
 """Decides which component process to start, terminate, or kill next. Pure: the shell is `supervisor.Supervisor`.
 
 A tier starts when all lower tiers are ready (or all start at once), and stops when all higher tiers have ended. A
-component is restarted if it fails after being ready or is killed from outside. Unless optional, it stops the cluster if
-it fails before being ready, exits with code 0, or fails too often. An independent component is always restarted, unless
-its settings are invalid. Invariants: at the end, every started component was signalled or exited on its own; no
+component is restarted if it fails after being ready or is killed from outside. A required component stops the cluster
+if it fails before being ready, exits with code 0, or fails too often. An independent component is always restarted,
+unless its settings are invalid. Invariants: at the end, every started component was signalled or exited on its own; no
 component has two processes; a stop takes at most STOP_SECONDS plus the longest grace period until the last kill; the
 supervision is finished when no started component is alive.
 """

@@ -26,11 +26,11 @@ class Top:
 class Column:
     """Presentation of one value of a row.
 
-    title: heading on the page, whose tables omit columns without a title. rank: 2 and 3 are hidden in narrow
-    windows. help: text for tooltips, OpenAPI, and metrics. metric: name of its gauge in /metrics, after `scaler_`.
-    after: predecessor of a computed column; default: at the end. volatile: changes constantly, so views round the
-    value, and its changes alone are not sent. zero_is_none: 0 means unknown. whole: shown only in the view of a
-    single row. internal: never shown.
+    title: heading on the page, whose tables omit columns without a title. rank: 2 and 3 are hidden in narrow windows.
+    help: text for tooltips, OpenAPI, and metrics. metric: name of its gauge in /metrics, after `scaler_`. after:
+    predecessor of a computed column; default: at the end. volatile: changes constantly, so views round the value, and a
+    change of this value alone is not sent. zero_is_none: 0 means unknown. whole: shown only in the view of a single
+    row. internal: never shown.
     """
 
     title: str = ""

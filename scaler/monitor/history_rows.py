@@ -72,7 +72,7 @@ class FunctionTimesRow(NamedTuple):
 class ClusterHistory(NamedTuple):
     """History from `since` to `until`. oldest: start of the recorded history; 0: none.
 
-    points: in chronological order. No scheduler ran in a gap between two points. events: the most important ones, in
+    points: in chronological order. No scheduler ran in a gap between two points. events: the most important events, in
     chronological order; left_out: number of omitted events. failures: failed tasks by function and text. functions: one
     row each, ordered by total time, descending.
     """

@@ -73,7 +73,7 @@ class FailedTask(Reply):
 
 @message(51, to_scheduler=(*CLIENTS, MONITOR))
 class FindTasks(Inquiry):
-    """Searches live tasks and the last ended ones. Answered by TasksFound."""
+    """Searches live tasks and recently ended tasks. Answered by TasksFound."""
 
     extension = "history"
     search: str  # prefix of a task's id in hex, or part of the name of its function, client, or worker
@@ -87,7 +87,7 @@ class TasksFound(Reply):
 
 @message(53, to_scheduler=(*CLIENTS, MONITOR))
 class FindObjects(Inquiry):
-    """Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound."""
+    """Asks which stores hold the named objects, or the largest objects. Answered by ObjectsFound."""
 
     named: f.Ids  # a task's id stands for its result; empty: the largest objects
     most: f.Count32

@@ -188,7 +188,7 @@ class Model:
             recent.popleft()
 
     def _forget_scheduler(self) -> None:
-        """Drop live tasks and the lanes of ended ones, because a new scheduler's workers reuse names."""
+        """Drop live tasks and the lanes of ended tasks, because a new scheduler's workers reuse names."""
         for task in list(self._tasks.values()):
             if task.state in LIVE:
                 del self._tasks[task.id]

@@ -80,7 +80,7 @@ class JobProgress(Generic[Row]):
 
 
 def worked(row: FunctionRow | CallRow) -> int:
-    """Return the number of ended tasks without cancelled ones, which would distort the rate."""
+    """Return the number of ended tasks, except cancelled tasks, which would distort the rate."""
     return row.ended - row.cancelled
 
 

@@ -309,7 +309,7 @@ class StorageCore:
             self._answer(peer, put.request, DONE)
 
     def _cache(self, object_id: bytes, body: Body) -> bool:
-        """Add a cached result and evict others. Returns False if the result itself was evicted."""
+        """Add a cached result and evict other results. Returns False if the result itself was evicted."""
         evicted = self._cached.stored(object_id, body.size_bytes)
         self._cached.dropped(evicted)
         for each in evicted:
@@ -498,7 +498,7 @@ class StorageCore:
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
     def _copy(self, wanted: CopyObjects) -> None:
-        """Fetch copies of objects, up to the spilling threshold, and keep those already here."""
+        """Fetch copies of objects, up to the spilling threshold, and keep copies already here."""
         coming_bytes = sum(fetch.kept_bytes or 0 for fetch in self.exchange.fetches.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self.objects.body(object_id)

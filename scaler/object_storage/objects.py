@@ -74,7 +74,7 @@ class StorageTable:
     def __init__(self, limits: StorageLimits) -> None:
         self._limit_name = limits.memory_name
         self.used_bytes = 0
-        """Bytes in memory, including those reserved for fetches, excluding bodies on disk."""
+        """Bytes in memory, including bytes reserved for fetches, excluding bodies on disk."""
         self.disk_failure = ""
         """Why the disk refuses new objects; empty if it accepts them."""
         self._limit_bytes = limit_of(limits.memory_bytes)

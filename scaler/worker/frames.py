@@ -331,7 +331,7 @@ class PageWriter:
         self._words[_BEGUN] = self._begun
 
     def add(self, row: ResultRow, payload: bytes | bytearray | memoryview, now_ns: int) -> None:
-        """Add the result of the last task to the current batch. A result too large for the page is sent at once."""
+        """Add the result of the last task to the current batch. A result too large for the page is sent immediately."""
         end = self._at + len(payload)
         if self._rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:
             self.flush()

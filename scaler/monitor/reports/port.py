@@ -1,7 +1,7 @@
 """The monitors' port: sends status and events to monitors, and receives their questions.
 
-Monitors cost the scheduler bounded memory and time: a report is made once for all of them, and skipped for a monitor
-that has not received earlier ones. `scaler explain` connects here with a client's key.
+Monitors cost the scheduler bounded memory and time: a report is made once for all monitors, and skipped for a monitor
+that has not received earlier reports. `scaler explain` connects here with a client's key.
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ def duration_columns(timings: Collection[Timing]) -> dict[str, Any]:
 
 
 def running_tasks(worker: Worker) -> Iterator[Task]:
-    """Yield a worker's running tasks: the first ones assigned, up to its number of slots."""
+    """Yield a worker's running tasks: the first assigned tasks, up to its number of slots."""
     blocked = worker.blocked
     return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)
 

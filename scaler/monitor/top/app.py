@@ -35,7 +35,7 @@ SIDE_FROM = 120
 SIDE_WIDTH = 44
 STRIP_FROM = 20
 TALL_FROM = 32
-"""Minimum height for more than four lines of counts below the table, as far as workers leave space."""
+"""Minimum height for more than four lines of counts below the table, if workers leave space."""
 PANELS_FROM = 16
 """Minimum height for panels of more than three lines."""
 MAX_RECENT = 100

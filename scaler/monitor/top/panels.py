@@ -171,7 +171,7 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
 
 
 def task_lines(worker: WorkerRow, recent: Sequence[TaskRow]) -> dict[str, str]:
-    """Return lines by task id: running tasks, longest first, then recent ones."""
+    """Return lines by task id: running tasks, longest first, then recent tasks."""
     lines: dict[str, str] = {}
     for each in worker.busy:
         state = "suspended" if each.suspended else RUNNING

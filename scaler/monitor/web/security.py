@@ -1,7 +1,7 @@
 """Checks every request before any route, and adds security headers to every answer.
 
-Web pages can make browsers send requests to this machine, and read the answers through DNS rebinding. Therefore only
-known names and addresses of this server are accepted as `Host`, and no other page's `Origin`.
+Web pages can make browsers send requests to this machine, and read the answers through DNS rebinding. Therefore `Host`
+must be a known name or address of this server, and `Origin` must not be another page's.
 
 The server's own user on this machine needs no token, because the kernel reports the user. All other readers need it.
 The token arrives in the header `Authorization: Bearer`, or in the link `/?token=...` or the form, which set a signed
@@ -169,7 +169,7 @@ class Guard:
         self, app: ASGIApp, login: Admission | None, names: Iterable[str] = (), methods: Sequence[str] = METHODS
     ) -> None:
         """login: None admits every request. names: names of this server, besides its addresses and the machine's
-        name. methods: permitted ones."""
+        name. methods: permitted methods."""
         self._methods = methods
         self._app = app
         self._login = login

@@ -63,7 +63,7 @@ async def serve(
 
 
 class _Connection(H11Protocol):
-    """A browser connection with a time limit, which the application can close at once."""
+    """A browser connection with a time limit, which the application can close immediately."""
 
     def __init__(self, server: _Server) -> None:
         state: dict[str, object] = {}

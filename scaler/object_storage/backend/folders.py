@@ -33,10 +33,11 @@ class ObjectFolder(Protocol):
         """Write an object atomically."""
 
     def read(self, name: str, start: int, end: int | None = None) -> bytes:
-        """Return bytes [start, end) of an object; end None: to its end. Raises ObjectLostError if it does not exist."""
+        """Return bytes [start, end) of an object; end None: up to the end. Raises ObjectLostError if it does not
+        exist."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects. Ignores missing ones."""
+        """Delete objects. Ignores missing objects."""
 
     def folders(self) -> list[str]:
         """Return the names of subfolders."""

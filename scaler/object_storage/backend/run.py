@@ -1,4 +1,4 @@
-"""Writes large objects to the backend and deletes released ones. A run's folder has an unguessable name and contains
+"""Writes large objects to the backend and deletes released objects. A run's folder has an unguessable name and contains
 the time of the run's last heartbeat. The next run with the same backend removes stale folders."""
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ class ExecutorBase(ABC):
         self.returned(items, started=False)
 
     def close(self) -> None:
-        """Return unstarted attempts and report started ones before the agent exits."""
+        """Return unstarted attempts and report started attempts before the agent exits."""
         begun = [item for item in self.queue.attempts.values() if item.executor]
         self.returned(self.queue.drain(), started=False)
         self.returned(begun, started=True)

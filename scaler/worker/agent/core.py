@@ -50,8 +50,8 @@ class LeaseStage(IntEnum):
 class AgentCore:
     """The decisions of one agent. `wake_at`: time at which the next `TimeElapsed` is due.
 
-    A drain cannot be undone. A worker that stops without a Drain from the scheduler sends one itself and waits for the
-    answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with the worker and
+    A drain cannot be undone. A worker that stops without a Drain from the scheduler sends a Drain itself and waits for
+    the answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with the worker and
     charged for the loss.
     """
 

@@ -361,7 +361,7 @@ class ProcessorPool(ProcessorTable):
                 self._slots_are_settled = False
 
     def _reclaimed(self, processor: PooledProcessor, answer: e.TasksReclaimed, now: float) -> None:
-        """Put unread attempts back at the head of the queue, and apply the pending requests to all others."""
+        """Put unread attempts back at the head of the queue, and apply pending requests to all other attempts."""
         processor.is_reclaiming = False
         processor.snapshot = answer.snapshot
         # Before taking the results, which may include a task that was read during the reclaim.
