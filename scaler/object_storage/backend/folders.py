@@ -33,8 +33,7 @@ class ObjectFolder(Protocol):
         """Write an object atomically."""
 
     def read(self, name: str, start: int, end: int | None = None) -> bytes:
-        """Return bytes [start, end) of an object; end None: up to the end. Raises ObjectLostError if it does not
-        exist."""
+        """Return bytes [start, end) of an object; end None: to the end. Raises ObjectLostError if it does not exist."""
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects. Ignores missing objects."""
