@@ -1160,7 +1160,7 @@ struct FailedTask {
 }
 
 struct FindTasks {
-  # Searches live tasks and the last ended ones. Answered by TasksFound.
+  # Searches live tasks and recently ended tasks. Answered by TasksFound.
   # client, monitor, admin -> scheduler.
   search @0 :Text;               # prefix of a task's id in hex, or part of the name of its function, client, or worker
   number @1 :UInt64;
@@ -1174,7 +1174,7 @@ struct TasksFound {
 }
 
 struct FindObjects {
-  # Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound.
+  # Asks which stores hold the named objects, or the largest objects. Answered by ObjectsFound.
   # client, monitor, admin -> scheduler.
   named @0 :Data;                # a task's id stands for its result; empty: the largest objects; column of ids
   most @1 :UInt32;
