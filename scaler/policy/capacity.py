@@ -12,9 +12,9 @@ from scaler.needs import Needs
 from scaler.policy.view import Demand, ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-QUEUE_SHARE = 0.25  # weight of queue time in the cost of replacing a unit: queueing costs time but no money
+QUEUE_SHARE = 0.25  # weight of queue time in the cost of replacing a unit, because a queued unit costs no money
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
-SOONER_SHARE = 0.8  # late slots must reduce the completion time to this share
+SOONER_SHARE = 0.8  # late slots are used only if they reduce the completion time to this share
 _PRECISION = 0.01
 _ROUNDING = 1e-9
 
@@ -68,7 +68,7 @@ def tasks_worth_giving(
 
     A task on a late slot starts after a delay, but is paid for and cannot be recalled. Late slots therefore get tasks
     only if all work ends 20 % sooner, or if there are no other slots. tasks: unfinished tasks that are not on late
-    slots. queued: the part of these tasks that has not started.
+    slots. queued: the tasks among them that have not started.
     """
     free = min(queued, sum(batch.slots for batch in late))
     if free <= 0:
@@ -83,7 +83,7 @@ def tasks_worth_giving(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return the measured or estimated seconds from requesting a unit until its worker connects, including a queue."""
+    """Return the measured or estimated time from a unit's request to its worker's connection, including queue time."""
     queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
         return queued + max(0.0, manager.startup_seconds)
@@ -97,15 +97,15 @@ def replacement_seconds(manager: ManagerView) -> float:
 
 
 class CapacityPlan:
-    """One manager's slots during planning. most_units: maximum number of units; None: unlimited. Invariant: used plus
-    free slots are all slots."""
+    """One manager's slots during planning. most_units: maximum units; None: unlimited. Invariant: every existing slot
+    is used or free."""
 
     def __init__(self, manager: ManagerView, most_units: int | None) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.back_seconds = replacement_seconds(manager)
         self.used = 0
-        self.worth = 0  # slots worth keeping: fewer than `used` if the work ends very soon
+        self.worth = 0  # slots worth keeping, fewer than `used` if the work ends very soon
         self.grown = 0
         self.together = 0  # largest number of units started for one gang
         self.reasons: list[str] = []
@@ -219,7 +219,7 @@ class Work:
 
     @property
     def passes(self) -> bool:
-        """True if most tasks start and finish between two plans: the rate per second exceeds the number of tasks."""
+        """True if most tasks start and finish between two plans, that is, more finish per second than exist at once."""
         return self.ended_per_second >= max(1, self.tasks) and self.seconds * self.ended_per_second <= self.ended
 
     def most_slots(self, tasks: int) -> int:
@@ -231,7 +231,7 @@ class Work:
         work = f"{of} needing {self.needs}" if self.needs.items else of
         if self.passes:
             if self.ended < MANY_ENDED:
-                return f"few tasks of {work}, which finish as fast as they arrive"
+                return f"a few tasks of {work}, which finish as fast as they arrive"
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         if not self.tasks and self.late:
             return f"{counted(self.late, 'task')} of {work} in transit"

@@ -2,8 +2,8 @@
 
 Growing: measured work gets the fewest units that finish it nearly as soon as all units would (`capacity.py`). Existing
 units, including pending ones, are used first. No unit starts if the work would end before the unit could help, or only
-slightly later without the unit. Unmeasured tasks are assumed to take a default time, or longer if a task has already
-run longer. Long tasks therefore soon get all slots that they can use.
+slightly later without the unit. Unmeasured tasks are assumed to take a default time, or longer once a task has run
+longer. Long tasks therefore soon get all slots that they can use.
 
 Shrinking: units that were not needed during their cooldown stop, pending units before idle ones.
 
@@ -207,7 +207,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
 
 
 def _assign_gang(row: Demand, plans: Sequence[CapacityPlan]) -> None:
-    """Assign slots to the running tasks, and to the largest gang all slots that it needs, or none."""
+    """Assign slots to running tasks, and either all needed slots or none to the largest gang."""
     text = f"{counted(row.at_once, 'task')} of {called(row.function)} that start together"
     missing = row.at_once
     slots: list[tuple[CapacityPlan, int, int]] = []
@@ -304,7 +304,7 @@ class _Assignment:
         return soonest_seconds(batches, self._tasks, self._task_seconds)
 
     def _keep_what_pays_off(self) -> None:
-        """Exclude units whose minimum charge outlasts the work, unless the work takes much longer without them."""
+        """Exclude units with a minimum charge longer than the work, unless the work takes much longer without them."""
         soonest = self._soonest([*self._existing, *self._addable])
         kept = [
             (plan, batch)

@@ -31,7 +31,7 @@ class Demand:
     task_seconds: float | None
     """Mean task duration, including overdue running tasks. None until a task has finished."""
     busy_slots: float = 0.0
-    """Average number of slots occupied since the last view by tasks that have since finished."""
+    """Average number of slots that tasks finished since the last view have occupied in this time."""
     ended_per_second: float = 0.0
     """Rate of finished tasks since the last view. Short tasks may be counted only here, not in queued or running."""
     expected_seconds: float | None = None
@@ -39,7 +39,7 @@ class Demand:
     is_hint: bool = True
     """True if expected_seconds is the user's hint rather than the median."""
     longest_seconds: float = 0.0
-    """Run time so far of the longest-running task, as a lower bound."""
+    """Lower bound of the longest-running task's run time so far."""
     running_seconds: float | None = None
     """Total remaining time of the running tasks, estimated from finished tasks that took longer. None: unknown."""
     late: int = 0
@@ -90,7 +90,7 @@ class ManagerView(UnitFacts):
     dispatch_seconds: float = 0.0
     """Delay between dispatch to a free slot and the start of the task: measured, else usual_dispatch_seconds."""
     tasks: int = 0
-    """If tasks are charged: number of tasks that are assigned to workers, or finished with a cost not yet known."""
+    """If tasks are charged: number of tasks that are assigned to workers, or have finished at a still unknown cost."""
     tasks_begun: int = 0
     """Number of these tasks that are running and have been charged the minimum."""
     busy_slots: float = 0.0
@@ -129,8 +129,8 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Wanted units of a manager, with the reason. most_units: maximum even with more work; None: the manager's limit.
-    kept (set by the scheduler): units wanted only as warm capacity. together: new units to start as one gang."""
+    """Wanted units of a manager, with the reason. most_units: maximum, however much work there is; None: the manager's
+    limit. kept (set by the scheduler): units wanted only as warm capacity. together: new units to start as one gang."""
 
     units: int
     reason: str

@@ -24,7 +24,7 @@ class WarmCapacity:
         self._reported: set[str] = set()
 
     def added(self, view: ClusterView, answer: Mapping[str, Wanted]) -> tuple[dict[str, Wanted], str]:
-        """Return a policy's answer raised to the warm capacity, and any new complaint about its limits, or ""."""
+        """Return a policy's answer raised to the warm capacity, and a complaint about its limits, or ""."""
         here = {manager.manager_id: manager for manager in view.managers if not manager.fixed}
         self._buffers = {key: buffer for key, buffer in self._buffers.items() if key in here}
         raised, complaint = dict(answer), ""

@@ -21,9 +21,9 @@ class WaterfallPolicy:
         1,local,8
         2,cloud,-1
 
-    Managers are filled in order of increasing priority, and in the order of their entries if priorities are equal. A
-    manager gets the work that its predecessors cannot take, up to max_task_concurrency slots (-1: its own limit).
-    Unlisted managers start nothing. The first line of the example and text after `#` are ignored.
+    Managers are filled by increasing priority. Equal priorities follow the order of the entries. A manager gets the
+    work that its predecessors cannot take, up to max_task_concurrency slots (-1: its own limit). Unlisted managers
+    start nothing. The first line of the example and text after `#` are ignored.
     """
 
     def __init__(self, policy_content: str) -> None:

@@ -41,7 +41,7 @@ ENDED_SHOWN_SECONDS = 300.0
 MAX_MESSAGE_CHARACTERS = 300
 Unit = UnitStatus
 """A unit's current state. age_seconds: since its start. reason: display text. remaining_seconds: until the service ends
-the unit, such as at a job's time limit; the scheduler drains it before. 0: no limit."""
+the unit, such as at a job's time limit; the scheduler drains the unit before. 0: no limit."""
 
 
 class BackendError(ScalerError):

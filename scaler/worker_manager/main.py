@@ -52,7 +52,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         return run_component("worker_manager", config, main, config.event_loop)
     finally:
         if has_calls_left():
-            # The call may be waiting for a command, and would log the command's exit.
+            # A remaining call may wait for a command, and would log that the command was killed.
             logging.disable()
             adopt_orphans()
             end_descendants()

@@ -21,7 +21,7 @@ from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUn
 
 STOP_REASON = "Stopped by scaler"  # marks units stopped by Scaler in the service's records
 MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units, without awaiting their end
-POLL_SHARE = 0.9  # minimum interval of polls as a share of the heartbeat
+POLL_SHARE = 0.9  # minimum poll interval as a share of the heartbeat
 STOPS_AT_ONCE = 8
 NOT_FOUND_SECONDS = 60.0  # a unit that the service does not find for this long does not exist
 LISTED_SECONDS = 60.0  # lists are eventually consistent: a unit is listed at most this long after its start
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """A unit as reported by the service. age_seconds: by the service's clock; of an ended unit, at its end.
+    """A unit as reported by the service. age_seconds: by the service's clock; for an ended unit, at its end.
     remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: the default."""
 
     state: UnitState
@@ -87,7 +87,7 @@ class PolledBackend(ABC):
         self._search_at = 0.0
         self._unstopped: set[str] = set()
         self.connected: frozenset[str] | None = frozenset()  # None: not reported by the scheduler yet
-        self.together = 0  # number of units in the next start that are for one gang
+        self.together = 0  # number of units for one gang in the next start
 
     # -- supplied by each service; all raise BackendError
 
@@ -110,7 +110,7 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def list_ids(self, *, search: bool) -> Iterable[str]:
-        """Return ids of units, known or not. search: include units that only a costly request finds."""
+        """Return unit ids, including those of new units. search: include units that only a costly request finds."""
 
     @abstractmethod
     def describe(self, unit_ids: Sequence[str]) -> Mapping[str, SeenUnit]:
@@ -233,7 +233,7 @@ class PolledBackend(ABC):
             self._ended[unit_id] = None
             if len(self._ended) > ENDED_REMEMBERED:
                 del self._ended[next(iter(self._ended))]
-            # A unit that ended before this process knew it is not a failed start.
+            # A unit that ended before this process found it is not a failed start.
             if unit is not None:
                 age = max(seen.age_seconds, now - unit.born_at)
                 slots = seen.slots or self.capacity.unit_slots

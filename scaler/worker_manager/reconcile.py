@@ -8,8 +8,8 @@ Invariants:
 - A refused start is retried with one unit after growing delays, or at once when a unit ends, which may free capacity.
 - A lost unit that was proven is replaced at once. The loss of an unproven unit counts as a failure. After repeated
   failures, units start one at a time, with growing delays. Losing many units at once is one failure: a unit that
-  started before the last known failure does not count. Each unit that becomes proven cancels one failure, so that
-  occasional failures delay nothing.
+  started before the last failure does not count. Each unit that becomes proven cancels one failure, so that occasional
+  failures delay nothing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Reconciler:
             return False
         if record.at_work_since is None:
             return True
-        # The scheduler stopped a worker that exited normally; its notice is still in flight.
+        # A worker that exited normally was stopped by the scheduler, whose notice is still in flight.
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:

@@ -112,7 +112,7 @@ def test_only_the_task_that_kills_its_process_is_charged(rig: Rig) -> None:
     assert "died: exit code 7" in failure.text
     silent = rig.failure(calls[2])
     assert silent.outcome is Outcome.PROCESSOR_DIED
-    assert "ended without a result, with exit code 0" in silent.text
+    assert "ended with exit code 0 but without a result" in silent.text
 
 
 def running_job(rig: Rig) -> str:

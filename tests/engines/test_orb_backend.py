@@ -118,7 +118,7 @@ def until_listed(backend: OrbBackend, fits: Callable[[dict[str, Unit]], bool]) -
 
 @needs_orb
 def test_uninitialized_orb_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"ORB is not initialised: there is no .*config.json; run `orb init`, or set"):
+    with pytest.raises(UsageError, match=r"ORB is not initialized: there is no .*config.json; run `orb init`, or set"):
         OrbBackend(config(orb_config=str(tmp_path / "config.json")))
 
 

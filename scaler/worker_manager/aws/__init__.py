@@ -26,7 +26,7 @@ class AwsSettings(SettingsModel):
     )
     """Region of the service."""
     aws_endpoint_url: Annotated[Url | None, Setting(default_text="the public endpoint", metavar="URL")] = None
-    """Endpoint of AWS's services, such as an emulator or a private endpoint."""
+    """Endpoint for AWS services, such as an emulator or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Profile in the AWS configuration files."""
 

@@ -33,7 +33,7 @@ def platform_of(architecture: str) -> dict[str, str]:
 def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
     if image is None and not bucket:
         raise UsageError(
-            f"{bucket_key} and {image_key} are missing: set {bucket_key} to a bucket from which workers can "
+            f"{bucket_key} and {image_key} are missing: set {bucket_key} to a bucket from which workers "
             f"install this version of scaler, or build an image that contains it {making_an_image(image_key)}"
         )
 
@@ -134,7 +134,7 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The packages of one definition or template. Earlier versions remain until teardown, for units that run."""
+    """The packages of one definition or template. Earlier versions remain until teardown, for running units."""
 
     service, kind = "s3", "package"
 

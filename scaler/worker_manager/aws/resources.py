@@ -72,7 +72,7 @@ class IamRole(IamResource):
 
     def create(self) -> None:
         trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
-        if self._principal != HOSTS_SERVICE:  # EC2 sends no account, so this would deny its hosts the role
+        if self._principal != HOSTS_SERVICE:  # EC2 sends no account, and the condition would exclude its hosts
             trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
         self.call(
             "CreateRole",
@@ -288,8 +288,8 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The units' credential as a SecureString (free of charge). The parameter exists only if there is a credential. ECS
-    (also for Batch) passes it on as SCALER_CREDENTIAL. Definitions, other requests, and tags never contain it."""
+    """The units' credential as a SecureString (free of charge). Exists only if there is a credential. ECS (also for
+    Batch) passes it to containers as SCALER_CREDENTIAL. Definitions, other requests, and tags never contain it."""
 
     service, kind = "ssm", "parameter"
 

@@ -159,7 +159,7 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
     if job.get("isTerminated") or code is None:
         return Outcome.WORKER_LOST, f"{where} was ended: {reason}{log}"
     if code == 0:
-        return Outcome.PROCESSOR_DIED, f"{where} ended without a result, with exit code 0{log}"
+        return Outcome.PROCESSOR_DIED, f"{where} ended with exit code 0 but without a result{log}"
     return Outcome.PROCESSOR_DIED, f"{where} died: {reason}{log}"
 
 

@@ -1,5 +1,5 @@
 """Runs calls as AWS Batch jobs. A polling thread owns the tracking and gets notes from the agent's thread. Jobs are
-described before results are listed, so a job that ended without a listed result has none."""
+described before results are listed, so an ended job without a listed result has none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON
 
-THREADS = 8  # for reading results and terminating jobs
+THREADS = 8  # to read results and terminate jobs
 OBSOLETE_AT_ONCE = 500  # batch size for removing obsolete objects; all are removed when idle
 POLL_BACKOFF = Backoff(0.5, 60.0)
 DEGRADED_AFTER = 2  # consecutive failed polls before the degraded reason is shown
@@ -331,7 +331,7 @@ class BatchExecutor:
             assert key is not None, "only notes change which results are awaited"
             if isinstance(failure, ProtocolError):
                 _log.error("refused a result: %s object=%s", failure, escaped(found[position]))
-                self._tracking.terminate(filter(None, [job_id]))  # the job may still run, and the task is retried
+                self._tracking.terminate(filter(None, [job_id]))  # the job may still run while the task is retried
                 self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
                 self._report(c.CallFinished(*key, reading.result()))

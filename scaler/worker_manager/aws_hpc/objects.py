@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<8sI")
 MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of PutObject. Source: S3 user guide.
 
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
-MAX_SEEN = 10_000  # number of recent blocks in which repetitions are detected
+MAX_SEEN = 10_000  # number of recent blocks to compare with later ones
 KEY_BYTES = 32  # size of the session's key, which precedes each call and signs each result
 
 _REFERENCE = b"\xfe"
@@ -41,7 +41,7 @@ def pack_bundle(calls: Sequence[bytes]) -> bytes:
 
 
 def call_of(read: Read, index: int, first_bytes: int) -> bytes:
-    """Return one packed call, without another read if the first bytes contain it. Raises ProtocolError."""
+    """Return one packed call. Reads again only if the first bytes do not contain it. Raises ProtocolError."""
     first = read(0, first_bytes)
     if len(first) < _HEAD.size or first[:8] != MAGIC:
         raise ProtocolError(f"the calls do not begin with {MAGIC.decode()} (size {len(first)})")

@@ -44,7 +44,7 @@ def child_id(job_id: str, index: int, size: int) -> str:
 
 
 def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
-    """Return whether a job's name belongs to this manager, with any `name` setting. session: default: any session."""
+    """Return whether a job's name belongs to this manager, regardless of the setting `name`. session: default: any."""
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
@@ -71,7 +71,7 @@ JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 
-FIRST_BYTES = 128 * 1024  # size of a job's first read of the object with the calls
+FIRST_BYTES = 128 * 1024  # size of a job's first read from the object with the calls
 
 EXIT_NO_CALL = 90  # the job could not read its call and did not run the task
 EXIT_NO_RESULT = 91  # the task ran, but its result could not be written

@@ -107,7 +107,7 @@ def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
 
 
 def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) -> Fields:
-    """Return the resources for CreateComputeEnvironment. profile_arn: the profile of instances, if any."""
+    """Return the resources for CreateComputeEnvironment. profile_arn: the instances' profile, if any."""
     resources: Fields = {
         "type": config.batch_capacity,
         "maxvCpus": config.max_concurrent_jobs * config.batch_cpu,

@@ -193,7 +193,7 @@ class Tracking:
             self.terminations.setdefault(job_id, 0)
 
     def terminated(self, job_id: str, *, is_done: bool) -> bool:
-        """Record an attempt to terminate a job. Returns False if it failed too often and is given up."""
+        """Record an attempt to terminate a job. Returns False once too many attempts have failed."""
         tries = self.terminations.get(job_id, 0)
         if is_done or tries >= MAX_TERMINATE_TRIES:
             self.terminations.pop(job_id, None)
@@ -205,7 +205,7 @@ class Tracking:
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
-        """Terminate unwanted jobs and return how many are new. jobs: names by id. is_own: tests a name."""
+        """Terminate unwanted jobs and return how many are new. jobs: names by id. is_own: tests a job's name."""
         found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
         new = found - self._unwanted
         self._unwanted |= new

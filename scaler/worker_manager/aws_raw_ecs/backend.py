@@ -44,7 +44,7 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
     """Return the definition to register, without family and tags. Raises UsageError. current: the newest revision; its
     roles, volumes, variables, and logging are kept. extras: `logConfiguration`, `credential` (its parameter's ARN), and
-    others."""
+    more."""
     image, command = source_of(config)
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
@@ -209,7 +209,7 @@ class EcsBackend(PolledBackend):
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         self._unanswered: tuple[Fields, float] | None = None
-        self._launches = float(LAUNCHES_AT_ONCE)  # launches allowed now; negative: the next launch waits
+        self._launches = float(LAUNCHES_AT_ONCE)  # launches allowed now; if negative, the next launch waits
         self._launched_at = time.monotonic()
         if config.aws_endpoint_url is None:
             frame.warn_of_loopback("workers on ECS", config.worker_scheduler_address)

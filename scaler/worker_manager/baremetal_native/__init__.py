@@ -43,8 +43,8 @@ class LocalAgents:
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: prefix of unit ids. make_document: called with unit id, which it may replace, and slots. credential:
-        returns the units' credential, or "". sizes: slots of each unit, if they differ."""
+        """label: prefix of unit ids. make_document: makes a worker's settings from unit id, which it may replace, and
+        slots. credential: returns the units' credential, or "". sizes: slots of each unit, if they differ."""
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document

@@ -25,9 +25,9 @@ from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 AT_ONCE = 8
 CONFLICT_ATTEMPTS = 4  # attempts per pod, because concurrent creations under one quota conflict
 CONFLICT_PAUSE_SECONDS = 0.05
-BLOCKED_SECONDS = 300.0  # a pod whose container cannot start for this long (no image, for example) counts as failed
+BLOCKED_SECONDS = 300.0  # a pod that cannot start a container for this long (no image, for example) counts as failed
 LOST_SECONDS = 30.0  # a pod that exists this long after its grace period is on a dead node
-SILENT_SECONDS = 10.0  # interval for reading a starting pod's events, if its status has no reason
+SILENT_SECONDS = 10.0  # interval for reading a starting pod's events while its status has no reason
 MAX_REMOVED = 64
 REMOVE_AGAIN_SECONDS = 10.0
 
@@ -82,7 +82,7 @@ class KubernetesBackend(PolledBackend):
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
                     raise error  # the first error: others rarely differ
-        except (KubernetesError, ConfigError) as error:  # ConfigError: a credential without unit keys
+        except (KubernetesError, ConfigError) as error:  # ConfigError: the credential has no unit keys
             raise BackendError(str(error), started) from error
         return started
 

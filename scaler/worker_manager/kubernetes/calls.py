@@ -37,7 +37,7 @@ _CREDENTIALS = "the cluster rejects these credentials (401): renew them, or chan
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, or 0 if there was no answer. cause: API's reason. is_uncertain: the request
+    """A failed request. code: HTTP status, or 0 if there was no answer. cause: the reason. is_uncertain: the request
     may have been executed."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:

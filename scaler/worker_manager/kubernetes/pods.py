@@ -74,7 +74,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "containers": containers,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.k8s_stop_seconds,
-        "enableServiceLinks": False,  # sets no environment variables about the namespace's services
+        "enableServiceLinks": False,  # no environment variables for the namespace's services
         "tolerations": [*(spec.get("tolerations") or ()), *({"key": key, **NODE_LOST} for key in NODE_TAINTS)],
     }
     spec.setdefault("shareProcessNamespace", True)  # the pod's init process then reaps orphans of tasks

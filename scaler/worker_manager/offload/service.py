@@ -66,7 +66,7 @@ class FetchedObjects:
         task = self._fetching.get(identifier)
         if task is None:
             task = self._fetching[identifier] = asyncio.create_task(self._fetch(identifier))
-            # A failure is expected if no call is waiting for the object.
+            # Retrieve the exception even if no call waits for the object, so that asyncio does not log it.
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         # Other calls may still wait for this object if this call is cancelled.
         return await asyncio.shield(task)
@@ -178,7 +178,7 @@ class ServiceAgent(Agent):
         try:
             starting = in_thread(self._executor.start, self._take_from_thread)
             if not await answered_before(starting, self._changed):  # an unconnected agent gets no calls
-                _log.warning("ending before the service answered: nothing was sent")
+                _log.warning("exiting before the service answered: nothing was sent")
                 return
             starting.result()
             self.connect()

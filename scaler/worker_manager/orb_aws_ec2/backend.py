@@ -26,7 +26,7 @@ from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 CALL_SECONDS = 120.0  # includes ORB's own EC2 retries and their pauses
 MAX_REQUESTED = 100
-MAX_LISTED = 1000  # maximum number of the template's most recent machines
+MAX_LISTED = 1000  # maximum number of machines to list, most recent first
 REQUEST_SECONDS = 30.0
 REQUEST_PAUSE_SECONDS = 1.0  # pause between polls of a request, until it is complete or REQUEST_SECONDS have passed
 FINAL = ("complete", "partial", "failed", "cancelled", "timeout")
@@ -159,7 +159,7 @@ def _reason_of(request: Mapping[str, Any]) -> str:
 
 
 class OrbBroker:
-    """ORB, opened on the first call. Thread-safe. Raises UsageError if it is not installed or initialized."""
+    """Calls ORB, which is opened on first use. Thread-safe. Raises UsageError if it is not installed or initialized."""
 
     def __init__(self, config_path: str | None) -> None:
         require("orb", "a worker manager of the type orb_aws_ec2", "orb-py")
@@ -168,7 +168,7 @@ class OrbBroker:
         self._path = local_path(config_path) if config_path is not None else Path(get_config_location(), "config.json")
         if not self._path.is_file():
             raise UsageError(
-                f"ORB is not initialised: there is no {self._path}; run `orb init`, or set orb_config to the path of "
+                f"ORB is not initialized: there is no {self._path}; run `orb init`, or set orb_config to the path of "
                 "its config.json"
             )
         self._client: Any = None

@@ -1,6 +1,6 @@
 """The backend of the type slurm. The queue is the only record: one listing by name contains all of a manager's jobs.
 
-The commands of the batch system run locally or through `slurm_prefix`. They run without the variables of an allocation,
+The commands of the batch system run locally or through `slurm_prefix`. They run without an allocation's variables,
 because jobs would inherit its limits. Marks separate their output from messages of shell profiles."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KEPT = re.compile(
 """Variables with the batch system's location and the user's defaults, which no allocation sets."""
 CANCELLED_AT_ONCE = 500  # jobs per command, because a command's length is limited
 LEFT_SECONDS = 60.0  # a worker that is disconnected for this long will not return
-OUTPUTS_READ = 3  # number of failed jobs per listing for which to read the last line of output
+OUTPUTS_READ = 3  # maximum number of failed jobs per listing whose last output line is read
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
@@ -67,7 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class Commands:
-    """Runs commands. prefix: a command that runs a shell line, its last argument; empty: run locally."""
+    """Runs commands. prefix: a command that runs its last argument, a shell line; empty: run locally."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = split(prefix)
@@ -127,7 +127,7 @@ class Commands:
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in variables.items() if not _OF_A_JOB.match(name) or _KEPT.fullmatch(name)}
-    found["LC_ALL"] = "C"  # English, because messages are searched for words
+    found["LC_ALL"] = "C"  # English, because messages are searched for English words
     found.setdefault("PATH", os.defpath)
     if not found.get("HOME"):
         try:
@@ -306,7 +306,7 @@ class SlurmBackend(PolledBackend):
         directory = self._commands.shell(
             f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential
         ).strip()
-        # A job's output is its log, because a node does not have this machine's files.
+        # Jobs log to their output, because this machine's log files do not exist on nodes.
         document = frame.worker_document(
             self._config,
             self._config.slurm_cpus,

@@ -274,7 +274,7 @@ class Pbs(BatchSystem):
 
 
 class Lsf(BatchSystem):
-    """IBM Spectrum LSF 10, in which bjobs can print selected columns."""
+    """IBM Spectrum LSF 10, in which bjobs prints selected columns."""
 
     title = "LSF"
     stop_by_hand = "cancel each with `bkill JOB`"

@@ -1,4 +1,4 @@
-"""Runs one-slot workers on machines reached by ssh. A `watcher.py` on each machine exits with the connection."""
+"""Runs one-slot workers on machines over ssh. A `watcher.py` on each machine exits when its connection ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_host(text: str) -> Host:
 
 
 def all_hosts(texts: Iterable[str]) -> list[Host]:
-    """Return the listed hosts and those in files. Raises UsageError, also for duplicates."""
+    """Return the hosts, including those listed in files. Raises UsageError, also for duplicates."""
     hosts: dict[tuple[str, int], Host] = {}
     for text in texts:
         for host in _of_file(text.removeprefix(FILE_MARK)) if text.startswith(FILE_MARK) else [parse_host(text)]:
@@ -94,8 +94,8 @@ class SshConfig(WorkerManagerConfig):
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
     """Maximum number of workers on a host without slots=COUNT; 0: its number of cores."""
     ssh_python: Annotated[str, Setting(default_text="none: uv creates an environment", metavar="PATH")] = ""
-    """Path on the hosts of a Python, or of a virtual environment, that has this version of scaler. By default, uv
-    creates an environment there, once per version."""
+    """Python or virtual environment with this version of scaler, as a path on the hosts. By default, uv creates an
+    environment there, once per version."""
     ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
     """Options for the ssh command, such as -J, gate, -i, key. Your ~/.ssh/config applies as usual."""
     tunnel: Annotated[

@@ -31,7 +31,7 @@ from scaler.worker_manager.ssh.command import NO_FORWARD, Wheel, forwarded_port,
 from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
-CLOSE_SECONDS = 2.0  # time for connections to close after the end of their input, before they are killed
+CLOSE_SECONDS = 2.0  # time until connections that have not closed after the end of their input are killed
 CORES_SECONDS = 5.0  # time limit for hosts to report their cores to a starting manager
 ANSWER_SECONDS = 60.0  # time limit from the start of ssh to the start of the script in the host's shell
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unit:
-    number: int  # counts the host's start requests; 0 while it waits for a host
+    number: int  # number of the start request on its host; 0 while it waits for a host
     started_at: float
     state: UnitState
     reason: str = ""
@@ -89,7 +89,7 @@ class SshBackend:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
-        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # if none are configured
+        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # found, not configured
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
         # Assume that a host that has not answered has as many slots as the largest known host.

@@ -48,7 +48,7 @@ class Wheel(NamedTuple):
 
 
 def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], script: str) -> list[str]:
-    """Return the ssh command line. forwards: local `host:port`, each forwarded from a free port of the host. options:
+    """Return the ssh command line. forwards: local `host:port` addresses, each with a free port on the host. options:
     the user's, which override the defaults."""
     # Without forwards, also disable those in the user's configuration.
     required = _REQUIRED if forwards else (*_REQUIRED, "ClearAllForwardings=yes")

@@ -68,7 +68,7 @@ class HostConnection:
         self._flush()
 
     def receive(self) -> list[str]:
-        """Return new lines that began with `MARK`, without it, and update `how_ended`."""
+        """Return new lines that begin with `MARK`, without the mark, and update `how_ended`."""
         self._flush()
         has_ended = self._ended in self._open and self._process.poll() is not None
         lines = [line.removeprefix(MARK) for line in self._lines(self._stdout) if line.startswith(MARK)]

@@ -87,8 +87,7 @@ class CallRefusal:
 class SoamSession:
     """One session and its connection. The constructor connects, and raises ExecutorError on failure. Methods must be
     called from one thread; report is called from that thread and from the library's threads. The lock is held while a
-    task is sent and its id recorded, because a response may arrive on another thread before. Reports are made without
-    it."""
+    task is sent and its id recorded, because another thread may get the response earlier, but not while reporting."""
 
     def __init__(self, soamapi: Any, config: SymphonyConfig, report: Callable[[c.Report], None]) -> None:
         self._soamapi = soamapi
@@ -138,7 +137,7 @@ class SoamSession:
         if refusals == len(tried):
             with self._lock:
                 is_idle = not self._keys
-            if is_idle:  # replace a session that accepts no tasks and has none
+            if is_idle:  # replace a session that has no tasks and accepts none
                 self._lose(f"it accepts no tasks: {refusal.text if refusal else ''}")
         return tried
 

@@ -126,7 +126,7 @@ EXITED = "Essential container in task exited"
             Outcome.PROCESSOR_DIED,
             "exit code 137 (SIGKILL); OutOfMemoryError: Container killed due to memory usage",
         ),
-        (ended(EXITED, 0), Outcome.PROCESSOR_DIED, "ended without a result, with exit code 0"),
+        (ended(EXITED, 0), Outcome.PROCESSOR_DIED, "ended with exit code 0 but without a result"),
         (ended("Host EC2 (instance i-1) terminated."), Outcome.NOT_STARTED, "lost its host: Host EC2 (instance i-1)"),
         (ended("Your Spot Task was interrupted.", 143), Outcome.NOT_STARTED, "lost its host: Your Spot Task"),
         (ended("Job attempt duration exceeded timeout", 143), Outcome.TIMED_OUT, "job_timeout_minutes (60)"),
