@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 from scaler.extensions.environment.messages import EnvironmentState
 from scaler.protocol.messages import PackagesDiffer, WorkerHeartbeat
@@ -14,30 +13,27 @@ from scaler.worker.frames import Note, ToAgent
 
 
 def report_packages(agent: Agent) -> None:
+    preparing: dict[bytes, tuple[ForkServer, float]] = {}
+
     def report(_number: int, note: Note, _descriptors: list[int]) -> None:
         function, _, text = note.text.decode("utf-8", "replace").partition("\n")
         agent.send(PackagesDiffer(note.identifier, function, text))
 
+    def report_state(environment: bytes, server: ForkServer | None) -> None:
+        if server is None:
+            preparing.pop(environment, None)
+        else:
+            preparing.setdefault(environment, (server, time.monotonic()))
+        agent.send(EnvironmentState(environment, server is None))
+
+    def report_progress(_heartbeat: WorkerHeartbeat) -> None:
+        for environment, (server, begin) in preparing.items():
+            if text := server.reason(MAX_REASON_BYTES):
+                text = f"{text}, {time.monotonic() - begin:.0f} s so far"
+                agent.send(EnvironmentState(environment, False, text))
+
     agent.on_note[ToAgent.PACKAGES_DIFFER] = report
     if isinstance(agent, ProcessorAgent):
-        preparing: dict[bytes, tuple[ForkServer, float]] = {}
         agent.environment_module = "scaler.extensions.environment.prepare"
-        agent.on_environment = partial(_changed, agent, preparing)
-        agent.on_heartbeat.append(partial(_tell, agent, preparing))
-
-
-def _changed(
-    agent: Agent, preparing: dict[bytes, tuple[ForkServer, float]], environment: bytes, server: ForkServer | None
-) -> None:
-    if server is None:
-        preparing.pop(environment, None)
-    else:
-        preparing.setdefault(environment, (server, time.monotonic()))
-    agent.send(EnvironmentState(environment, server is None))
-
-
-def _tell(agent: Agent, preparing: dict[bytes, tuple[ForkServer, float]], _heartbeat: WorkerHeartbeat) -> None:
-    for environment, (server, begin) in preparing.items():
-        if text := server.reason(MAX_REASON_BYTES):
-            text = f"{text}, {time.monotonic() - begin:.0f} s so far"
-            agent.send(EnvironmentState(environment, False, text))
+        agent.on_environment = report_state
+        agent.on_heartbeat.append(report_progress)

@@ -93,14 +93,14 @@ def variables_of(folder: Path) -> dict[str, str]:
 def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tuple[Path, int]:
     """Return the folder with the packages of packed requirements, and the descriptor of a lock that protects the
     folder. what: name of the packages in errors. Raises ConfigError."""
-    listed = unpacked(data)
-    constraints = [*own_versions(), *listed.constraints]
+    given = unpacked(data)
+    listed = given._replace(constraints=(*own_versions(), *given.constraints))
     names = [each.partition(" #")[0] for each in listed.requirements if not each.startswith("-")]
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     what = f"{what} ({_without_credentials(', '.join(names[:_SHOWN]))}{more})"
     cache = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "scaler" / "packages"
     try:
-        folder = cache / digest_of(listed.requirements, constraints)
+        folder = cache / digest_of(*listed)
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (cache / "lock").open("w") as host:
             while (lock := _kept(folder)) < 0:
@@ -114,7 +114,7 @@ def provide(data: bytes, what: str, say: Callable[[str], object] = bool) -> tupl
                         fcntl.flock(state, fcntl.LOCK_SH)
                     elif not (folder / PACKED).exists():
                         say(f"installs {what}")
-                        _install(folder, data, listed.requirements, constraints, what, state, host)
+                        _install(folder, data, listed, what, state, host)
     except OSError as error:
         text = f"{what} cannot be installed into {cache}: {error.strerror or error}"
         raise ConfigError(f"{text}; set XDG_CACHE_HOME to use another directory") from error
@@ -160,15 +160,7 @@ def _clean(cache: Path) -> None:
                 shutil.rmtree(each.rename(each.with_suffix(".old")))
 
 
-def _install(
-    folder: Path,
-    data: bytes,
-    requirements: Sequence[str],
-    constraints: Sequence[str],
-    what: str,
-    state: IO[str],
-    host: IO[str],
-) -> None:
+def _install(folder: Path, data: bytes, listed: Listed, what: str, state: IO[str], host: IO[str]) -> None:
     """Install requirements, then create the folder. Releases the host's lock after SLOW_SECONDS. Raises ConfigError and
     OSError."""
     state.seek(0)
@@ -177,17 +169,16 @@ def _install(
     unfinished = folder.with_suffix(".new")
     unfinished.mkdir()
     try:
-        files = (unfinished / ".requirements.txt", requirements), (unfinished / ".constraints.txt", constraints)
-        for file, lines in files:
-            file.write_text("".join(f"{each}\n" for each in lines), "utf-8")
-        _run(["--target", str(unfinished), "-r", str(files[0][0]), "--constraint", str(files[1][0])], what, host)
+        for name, lines in listed._asdict().items():
+            (unfinished / f".{name}.txt").write_text("".join(f"{each}\n" for each in lines), "utf-8")
+        _run(unfinished, what, host)
         for each in unfinished.iterdir():
             if each.name.partition(".")[0].partition("-")[0] in _OWN:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
         (unfinished / PACKED).write_bytes(data)
         unfinished.rename(folder)
     except ConfigError as error:
-        state.write(text := f"{error}{_conflict(requirements)}")
+        state.write(text := f"{error}{_conflict(listed.requirements)}")
         raise ConfigError(text) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -203,10 +194,11 @@ def _conflict(requirements: Sequence[str]) -> str:
     return ""
 
 
-def _run(arguments: Sequence[str], what: str, host: IO[str]) -> None:
+def _run(folder: Path, what: str, host: IO[str]) -> None:
+    files = "-r", str(folder / ".requirements.txt"), "--constraint", str(folder / ".constraints.txt")
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
-            [*_installer(), *arguments],
+            [*_installer(), "--target", str(folder), *files],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
