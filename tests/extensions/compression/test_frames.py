@@ -117,7 +117,7 @@ def test_large_message_uses_a_whole_iteration_and_one_speed_check() -> None:
 def test_frames_never_expand_beyond_their_announcement_or_message_limit() -> None:
     bomb = compress(bytes(100 * MB))
     assert len(bomb) < 10_000
-    assert "announces: 1000" in problem(Envelope(table(1000), bomb))
+    assert "its header: 1000" in problem(Envelope(table(1000), bomb))
     assert "maximum message size" in problem(Envelope(table(MAX_BATCH_BYTES + 1), bomb))
     half = MAX_ATTACHED_BYTES // 2 + 1
     assert "maximum message size" in problem(Envelope(table(0, half, half), b"body", [bomb, bomb]))
