@@ -223,7 +223,7 @@ class Journal:
         self._set(self._state())
         if (lost := self.written - self._segments.durable) > 0:
             count = counted(lost, "record")
-            _log.error("state_directory: %s could not be written to disk; no peer was told that they were", count)
+            _log.error("state_directory: %s could not be written to disk; none was confirmed to a peer", count)
         if has_ended:
             self._directory.close()
 

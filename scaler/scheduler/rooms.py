@@ -107,7 +107,7 @@ def _commands(call: Callable[..., Iterable[Command]], *args: Any) -> list[Comman
 
 
 def make_rooms(config: SchedulerConfig) -> Rooms:
-    """Return the extensions for these settings. Raises UsageError if one cannot start."""
+    """Return the extensions for these settings. Raises UsageError if an extension cannot start."""
     parts: dict[str, Any] = {}
     tables: dict[str, tuple[FoundTable, Any]] = {}
     failed: list[Incident] = []

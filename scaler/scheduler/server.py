@@ -114,7 +114,7 @@ class SchedulerServer:
         self.performers = Performers(self.observe, lambda incident: self._publish([incident]))
         self._dropped = RateLimitedLog(_log, logging.WARNING, self.loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # a uvloop handle has no time after it has run
+        self._timer_at = 0.0  # a uvloop handle loses its time once it has run
         self._parts: list[Any] = []
         address = config.object_storage_address
         if not address:

@@ -21,7 +21,7 @@ MAX_PEERS_OF_KEY = 20_000
 MAX_SESSIONS_PER_HOUR = 100_000
 """Sessions that one key may open per hour. Reconnecting within the lease does not count."""
 MAX_OWNERS = 65_536
-"""Maximum number of peer ids to remember the key of: connected peers, then the most recent past peers."""
+"""Maximum peer ids whose keys are remembered: connected peers, then the most recent past peers."""
 ENTRY_BYTES = 256
 """Bytes charged per object, function, or group of tasks, in addition to its own bytes."""
 REFERENCE_BYTES = 64

@@ -71,7 +71,7 @@ class SchedulerCore:
         self._next_expiry = now
         self._has_more = False
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
-        """End of the counting interval, number of mistakes, and last text, for each peer with recent mistakes."""
+        """By peer with recent mistakes: end of the counting interval, number of mistakes, and last text."""
         self._retained_until: dict[bytes, float] = {}
         """Times at which the objects of dropped clients expire."""
         self._gone: dict[bytes, None] = {}

@@ -37,10 +37,10 @@ _SWEEP_AT = 1024
 _NONE: Final[deque[Task]] = deque(maxlen=0)
 
 Depths = dict[int, deque[Task]]
-"""An owner's tasks by negated depth."""
+"""An owner's tasks, by negated depth."""
 Owners = OrderedDict[bytes, Depths]
 Lane = OrderedDict[str, Owners]
-"""Tasks of one priority by key and owner."""
+"""Tasks of one priority, by key and owner."""
 
 
 class Turns:

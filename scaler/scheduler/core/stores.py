@@ -47,7 +47,7 @@ class Stores:
         """Called once, before the first step."""
 
     def tick(self, now: float) -> None:
-        """Called when the time of the timer is reached."""
+        """Called when the timer is due."""
 
     # -- peers
 

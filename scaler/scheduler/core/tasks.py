@@ -113,7 +113,7 @@ _CANCELLED = Outcome.CANCELLED
 _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
 """Final outcome of a task that has reached its loss limit, by the outcome of the last attempt."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
-"""Highest outcome that means that the task's own code ran to completion."""
+"""Up to this outcome, the task's own code ran to completion."""
 _ZEROS = repeat(0)
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
@@ -629,8 +629,8 @@ class Tasks:
             self._state.changes.add(GivenBack, task.id)
 
     def _lacks_inputs(self, task: Task) -> bool:
-        """Make a requeued task wait for live dependencies, or fail with a failed input. False: all inputs are
-        available."""
+        """Make a requeued task wait for live dependencies, or fail with a failed input. Returns False if it has all
+        inputs."""
         client = task.group.client
         missing = sum(reference in client.tasks for reference in task.references)
         found = [client.retained.get(each, _NOT_RETAINED) for each in task.references if is_task(each)]
