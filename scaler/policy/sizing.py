@@ -2,7 +2,7 @@
 
 Growing: measured work gets the fewest units that finish it nearly as soon as all units would (`capacity.py`). Existing
 units, including pending ones, are used first. No unit starts if the work would end before the unit could help, or only
-slightly later without the unit. Unmeasured tasks are assumed to take a default time, or longer once a task has run
+slightly later without the unit. Unmeasured tasks are assumed to take the expected time, or longer once a task has run
 longer. Long tasks therefore soon get all slots that they can use.
 
 Shrinking: units that were not needed during their cooldown stop, pending units before idle ones.

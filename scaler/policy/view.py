@@ -122,7 +122,7 @@ class ClusterView:
     """The whole cluster at one point in time. managers: in order of connection."""
 
     now: float
-    """Monotonic clock."""
+    """Time of the view, from a monotonic clock."""
     demand: tuple[Demand, ...]
     managers: tuple[ManagerView, ...]
 

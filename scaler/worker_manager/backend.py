@@ -92,7 +92,7 @@ class Backend(Protocol):
 
     @property
     def capacity(self) -> Capacity:
-        """Constant."""
+        """Does not change."""
 
     def start(self, count: int) -> list[str]:
         """Start units and return their ids. Raises BackendError if some units could not be started."""

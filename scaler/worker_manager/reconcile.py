@@ -63,7 +63,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Existing:
-    pending: list[Unit] = field(default_factory=list)  # including queued ones
+    pending: list[Unit] = field(default_factory=list)  # including queued units
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
     stopping: list[Unit] = field(default_factory=list)

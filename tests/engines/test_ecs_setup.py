@@ -108,7 +108,7 @@ def test_roles_have_exactly_the_required_permissions(cloud: EcsCloud) -> None:
 def test_tasks_may_access_only_folders_of_runs_in_the_backend(cloud: EcsCloud, url: str, folders: str) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--object-storage-backend", url)
-    assert [what for word, what in lines if word == "changed" and "backend of the object storage" in what]
+    assert [what for word, what in lines if word == "changed" and "object storage's backend" in what]
     [statement] = cloud.call("iam", "GetRolePolicy", RoleName=TASK, PolicyName="scaler")["PolicyDocument"]["Statement"]
     assert statement["Resource"] == f"arn:aws:s3:::{folders}"
     assert statement["Action"] == ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]

@@ -340,7 +340,7 @@ def test_jobs_do_not_inherit_the_managers_allocation_and_srun_works(
         "SLURM_CPU_BIND": "mask_cpu:0x1",
         "SLURM_MEM_PER_CPU": "17",
         "SLURM_MEM_PER_NODE": "17",
-        "SLURM_JOB_ID": "9",
+        "SLURM_JOB_ID": "99999",
     }
     leaks |= {"SLURM_NTASKS": "3", "SBATCH_TIMELIMIT": "3", "SLURM_TIME_FORMAT": "relative", "MY_SECRET": "s"}
     limits = ("sh", "-c", 'ulimit -n 300; exec "$@"', "sh")

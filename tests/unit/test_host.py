@@ -74,7 +74,7 @@ def test_names_differ_for_equal_host_names_and_process_ids() -> None:
     assert len({unique_name("cluster") for _ in range(100)}) == 100
 
 
-def test_actual_quota_counts(request: pytest.FixtureRequest) -> None:
+def test_cpu_quota_of_a_real_cgroup_counts(request: pytest.FixtureRequest) -> None:
     base = Path("/sys/fs/cgroup/cpu" if Path("/sys/fs/cgroup/cpu").is_dir() else "/sys/fs/cgroup")
     group = base / f"scaler-test-{os.getpid()}"
     try:

@@ -50,7 +50,7 @@ def pipe() -> Iterator[Pipe]:
     os.close(writing)
 
 
-def test_reads_are_complete_and_in_order(pipe: Pipe) -> None:
+def test_output_is_read_completely_and_in_order(pipe: Pipe) -> None:
     wanted = b"".join(b"line %d\n" % number for number in range(200_000))
     pieces = [wanted[at : at + 10_000] for at in range(0, len(wanted), 10_000)] * 2
 

@@ -31,7 +31,7 @@ def test_limits_and_places_are_not_compared_with_offers() -> None:
     assert not needs.fits(Offers.of({}, slots=1, worker=b"\x0a"))
 
 
-def test_text_names_terms_in_words() -> None:
+def test_needs_are_displayed_in_words() -> None:
     assert str(Needs(ALL)) == "fpga=2,gpu=1,limit db=2,near cache,worker 0a"
 
 

@@ -136,7 +136,7 @@ def ensure_definition(config: AwsRawEcsConfig, ecs: AwsClient) -> Fields:
         containers = current["containerDefinitions"] if current is not None else ()
         if source_of(config)[1] not in [container.get("command") for container in containers]:
             raise UsageError(
-                f"the task definition {family} does not install this version and the current requirements from "
+                f"the task definition {family} does not install this version of scaler with its requirements from "
                 f"{config.s3_bucket}: run {SETUP}"
             )
     if current is None:

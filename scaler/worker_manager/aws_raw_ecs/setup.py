@@ -17,7 +17,7 @@ from scaler.worker_manager.aws_raw_ecs.backend import describe_definition, regis
 from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
-PURPOSE = "the tasks, to install packages and to use the backend of the object storage"
+PURPOSE = "the tasks, to install packages and use the object storage's backend"
 
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:

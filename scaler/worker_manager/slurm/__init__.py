@@ -18,7 +18,7 @@ TYPE = WorkerManagerType(
 _MEBIBYTES = {"M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"(\d{1,9})([MGT])")
 Text = Annotated[str, must(str.isprintable, "must be one line without control characters")]
-Memory = Annotated[str, matching(rf"({_MEMORY.pattern})?", "must be a whole number and M, G or T, such as 16G")]
+Memory = Annotated[str, matching(rf"({_MEMORY.pattern})?", "must be an integer followed by M, G, or T, such as 16G")]
 
 
 @dataclass(frozen=True, kw_only=True)

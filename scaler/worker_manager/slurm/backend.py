@@ -112,7 +112,7 @@ class Commands:
         answer, end, _ = rest.rpartition(f"\n{MARK}\n")
         if not (mark and end):
             printed = _one_line(before, rest) or "nothing"
-            raise BackendError(f"{command[0]} was not run by {whole[0]}, which printed: {printed}")
+            raise BackendError(f"{whole[0]} did not run {command[0]}, but printed: {printed}")
         return answer
 
     def _failure(self, name: str, code: int, output: str, errors: str) -> BackendError:

@@ -52,7 +52,7 @@ class BatchSystem(ABC):
     stop_by_hand: str
     stop_grace_seconds: float  # less than the usual time from SIGTERM to SIGKILL
     most_at_once: int = 1
-    most_nodes: int = 1  # maximum for one job
+    most_nodes: int = 1  # maximum number of nodes of one job
     unit_id: str  # shell expression for a job's unit id
     submits: str
     cancels: str
@@ -154,8 +154,7 @@ class Slurm(BatchSystem):
             job_id, job = fields["JobArrayID"], self._job(fields)
             nodes = int(fields["NumTasks"]) if fields["Name"].endswith(TOGETHER) else 0
             for unit_id in [f"{job_id}.{rank}" for rank in range(nodes)] or [job_id]:
-                # Each cluster of a federation lists the job. One cluster runs the job, and the others show it as
-                # revoked.
+                # Each cluster of a federation lists the job, and all except one show it as revoked.
                 if unit_id not in jobs or jobs[unit_id].state in ENDED:
                     jobs[unit_id] = job
         return jobs

@@ -89,7 +89,7 @@ class SshBackend:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
-        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # found, not configured
+        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # keys found locally
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
         # Assume that a host that has not answered has as many slots as the largest known host.

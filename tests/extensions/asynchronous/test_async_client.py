@@ -239,7 +239,7 @@ def named_here(_number: int) -> str:
 
 
 @on_a_loop
-async def test_view_submits_with_its_options(address: str) -> None:
+async def test_client_view_submits_with_its_options(address: str) -> None:
     async with AsyncClient(address) as client:
         view = client.options(name="of the view", retries=5)
         inner = view.options(name="of the inner one")

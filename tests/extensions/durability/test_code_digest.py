@@ -87,7 +87,7 @@ def test_digest_ignores_comments_locations_and_other_functions() -> None:
     assert code_digest(before) == code_digest(after)
 
 
-def test_installed_package_counts_by_name() -> None:
+def test_installed_package_counts_only_by_its_name() -> None:
     assert code_digest(json.dumps) != code_digest(json.loads)
     assert code_digest(len) != code_digest(abs)
 

@@ -131,7 +131,7 @@ def test_nodes_with_options_are_separate_tasks(client: Client) -> None:
     assert [row.function for row in client.tasks(name="own")] == ["own"]
 
 
-def test_bar_counts_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_counts_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     graph, keys = levels(add, 5, 10)
     client.get(graph, keys, chunk_size=7, progress=True)
     assert "50/50" in capsys.readouterr().err

@@ -20,7 +20,7 @@ def found(rows: list[Row], since: float = 0.0, until: float = 1e9) -> ClusterHis
     return decode(ClusterHistory, json.loads(answer(rows, since, until, 5.0)))
 
 
-def test_has_points_ordered_events_failures_by_text_and_function_totals() -> None:
+def test_answer_has_points_ordered_events_failures_by_text_and_function_totals() -> None:
     history = found(
         [
             EventRow(9.0, "lost", "w", "no heartbeat"),
@@ -46,7 +46,7 @@ def test_has_points_ordered_events_failures_by_text_and_function_totals() -> Non
     )
 
 
-def test_keeps_runs_and_decisions_then_incidents_among_too_many_events() -> None:
+def test_too_many_events_keep_runs_and_decisions_before_incidents() -> None:
     events: list[Row] = []
     for number in range(400):
         events += [EventRow(number, "joined", "w", ""), EventRow(number, "lost", "w", "gone")]

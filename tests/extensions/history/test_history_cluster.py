@@ -36,7 +36,7 @@ def run_once(directory: Path) -> None:
             future.exception()
 
 
-def test_two_runs_have_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_two_runs_has_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     began_at = time.time()
     run_once(tmp_path)
     run_once(tmp_path)

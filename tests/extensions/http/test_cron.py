@@ -31,7 +31,7 @@ def shown(expression: str, start: str, zone: str = "UTC", count: int = 3) -> lis
         ("0 0 31 * *", ["2026-01-31 00:00", "2026-03-31 00:00"]),
     ],
 )
-def test_fields_select_times(expression: str, expected: list[str]) -> None:
+def test_cron_fields_select_times(expression: str, expected: list[str]) -> None:
     assert [each[:16] for each in shown(expression, "2026-01-01T00:00", count=2)] == expected
 
 

@@ -206,6 +206,6 @@ def test_bug_in_the_server_gives_500_that_says_where_to_look() -> None:
 
 
 @pytest.mark.parametrize("key", ["gui_address", "telemetry_endpoint"])
-def test_keys_without_effect_are_unknown(key: str) -> None:
+def test_settings_without_effect_are_unknown_keys(key: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown key '{key}'"):
         model_of(HttpConfig, {"scheduler_address": "tcp://h:1", key: "h:1"})

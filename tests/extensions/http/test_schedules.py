@@ -333,7 +333,7 @@ def test_flag_and_variable_contain_a_table_as_json() -> None:
         ({"args": 3}, "args"),
     ],
 )
-def test_wrong_schedule_names_the_key(wrong: dict[str, Any], reason: str) -> None:
+def test_invalid_schedule_error_names_the_key(wrong: dict[str, Any], reason: str) -> None:
     table = {"name": "nightly", "cron": "0 3 * * *", "call": "jobs:nightly", **wrong}
     with pytest.raises(ConfigError, match=f"schedule {table['name']}: .*{reason}"):
         HttpConfig(scheduler_address="tcp://h:1", schedule=(table,))

@@ -236,7 +236,7 @@ def closed_bar(capsys: pytest.CaptureFixture[str]) -> str:
     return shown.rstrip()
 
 
-def test_bar_is_always_closed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_always_closed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise OSError("no more")

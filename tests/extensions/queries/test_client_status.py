@@ -196,7 +196,7 @@ def test_futures_are_added_while_others_end(cluster: SchedulerClusterCombo, tmp_
         assert client.submit(waits_inside, 3).result() == 6
 
 
-def test_bar_counts_finished_and_failed_tasks(
+def test_progress_bar_counts_finished_and_failed_tasks(
     cluster: SchedulerClusterCombo, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Client(cluster.get_address()) as client:

@@ -42,7 +42,7 @@ def worker_manager(*arguments: str, **environment: str) -> BaremetalNativeConfig
     return config
 
 
-def test_components_of_a_file_find_each_other(file: Path) -> None:
+def test_components_in_one_file_find_each_other(file: Path) -> None:
     config = launch(file, STORAGE + SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "[cluster]\n")
     assert config.scheduler.object_storage_address == "tcp://127.0.0.1:1"
     assert [manager.scheduler_address for manager in config.worker_managers] == ["tcp://127.0.0.1:5"] * 3

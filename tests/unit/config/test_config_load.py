@@ -111,12 +111,12 @@ def test_error_in_a_file_names_the_setting_and_file(write: WriteFile, text: str,
     assert file in str(caught.value)
 
 
-def test_names_a_missing_file() -> None:
+def test_missing_file_error_names_the_file() -> None:
     with pytest.raises(ConfigError, match=r"'/nowhere/x.toml': No such file"):
         scheduler("-c", "/nowhere/x.toml")
 
 
-def test_names_mistyped_variables_but_not_foreign_ones() -> None:
+def test_mistyped_variables_are_reported_but_not_those_of_other_programs() -> None:
     scheduler("ipc:///a", SCALER_SCHEDULER_SERVICE_HOST="10.0.0.1", SCALER_SCHEDULER_PORT_8516_TCP="tcp://x")
     with pytest.raises(ConfigError, match="SCALER_SCHEDULER_PROTECTE; did you mean SCALER_SCHEDULER_PROTECTED"):
         scheduler("ipc:///a", SCALER_SCHEDULER_PROTECTE="3")
@@ -159,6 +159,6 @@ def test_address_may_precede_follow_or_split_the_flags() -> None:
         (["ipc:///a", "-mt", "many"], "--max-number-of-tasks-waiting = 'many': must be a valid integer"),
     ],
 )
-def test_names_an_error_on_the_command_line(arguments: list[str], reason: str) -> None:
+def test_error_on_the_command_line_names_the_flag(arguments: list[str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         scheduler(*arguments)

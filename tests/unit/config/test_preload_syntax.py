@@ -8,7 +8,7 @@ from scaler.config.values import parse_preload
 from scaler.errors import UsageError
 
 
-def test_literals_are_passed_on() -> None:
+def test_preload_arguments_may_be_literals() -> None:
     module, function, args, kwargs = parse_preload("m:f('a:b', -1.5, [1, {'k': (None, True)}], debug=False)")
     assert (module, function) == ("m", "f")
     assert args == ("a:b", -1.5, [1, {"k": (None, True)}])

@@ -62,7 +62,7 @@ FULL = LinkRow("a", "cloud-3", "worker", "rack-9", outbox_bytes=MANY_BYTES, sent
         (cluster(0.0, 0.08, 0.09, 0.1), "distance", "the median round trip is 90 ms over 3 hosts"),
     ],
 )
-def test_each_cause_is_shown_with_its_figures(status: Status, cause: str, text: str) -> None:
+def test_each_cause_of_a_slow_connection_is_shown_with_its_figures(status: Status, cause: str, text: str) -> None:
     found = network(status)
     assert found.cause == cause
     assert text in found.text

@@ -87,7 +87,7 @@ def test_results_count_until_acknowledged_and_functions_until_released() -> None
     assert (account.size_bytes, account.tasks) == (0, 0)
 
 
-def test_references_names_and_pins_count_too() -> None:
+def test_references_names_and_pins_count_against_the_byte_limit() -> None:
     cluster = cluster_of(max_bytes_per_client=100_000)
     account = cluster.state.clients[cluster.peer("a1")].account
     cluster.say("a1", Pin([cluster.object_id("a1") for _ in range(1_000)]))

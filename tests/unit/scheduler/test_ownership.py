@@ -68,7 +68,7 @@ def of_worker(attribute: ast.Attribute) -> bool:
     return attribute.attr in WORKERS_ALONE and "monitor" not in owner  # a monitor has a separate connection
 
 
-def test_task_state_is_written_in_one_file() -> None:
+def test_only_one_source_file_writes_the_state_of_tasks() -> None:
     assert writers(lambda attribute: attribute.attr in TASK_STATE) == {"tasks"}
 
 

@@ -300,7 +300,7 @@ def test_scheduler_examines_few_of_many_queues_per_step(monkeypatch: pytest.Monk
         assert asked == 0
 
 
-def test_every_queue_of_many_gets_turns_priorities_and_free_slots() -> None:
+def test_each_of_many_queues_gets_its_turns_and_free_slots_by_priority() -> None:
     cluster = Cluster()
     for client in ("a", "b"):
         cluster.client(client)

@@ -119,7 +119,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 
-def test_command_replays_a_file(tmp_path: Path) -> None:
+def test_replay_command_reads_a_recording(tmp_path: Path) -> None:
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
@@ -128,7 +128,7 @@ def test_command_replays_a_file(tmp_path: Path) -> None:
     assert done.stdout == f"replayed {len(cluster.steps)} steps; every invariant held\n"
 
 
-def test_command_explains_errors_in_a_file(tmp_path: Path) -> None:
+def test_replay_command_explains_errors_in_a_recording(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("[]\n")
     done = run(str(other))

@@ -199,7 +199,7 @@ def test_thousands_of_workers_fit_in_a_control_message(cluster: Cluster) -> None
     assert len(rows["workers"][0]["processors"]) == MAX_PROCESSORS_LISTED
 
 
-def test_names_of_any_length_and_alphabet_fit_too(cluster: Cluster, client: str) -> None:
+def test_names_of_tasks_and_clients_of_any_length_and_alphabet_fit_in_a_message(cluster: Cluster, client: str) -> None:
     for number in range(60):
         cluster.submit(client, name=f"{number}" + "\N{GRINNING FACE}" * 5_000)
     for number in range(100):

@@ -232,7 +232,7 @@ def test_invalid_call_returns_an_error_result(data: bytes) -> None:
     assert isinstance(error, ProtocolError | RefusedError)
 
 
-def test_both_ends_refuse_other_versions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_and_results_of_another_python_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_module, "python_version", lambda: "3.9")
     call = pack_call(call_of(len, "x"))
     result = pack_result(CallResult(Outcome.SUCCESS, dump_value(1)))

@@ -19,7 +19,7 @@ def test_fargate_task_costs_its_cpus_and_memory() -> None:
     assert fargate_price("us-east-1", 1, 2, "ARM64") == pytest.approx(0.03238 + 2 * 0.00356, rel=0.01)
 
 
-def test_spot_capacity_costs_a_share() -> None:
+def test_spot_capacity_costs_a_share_of_the_on_demand_price() -> None:
     assert fargate_price("us-east-1", 1, 0, capacity="FARGATE_SPOT") == pytest.approx(0.0127, rel=0.01)
     on_demand, spot = (ec2_price("us-east-1", "c7i.large", spot=spot) or 0.0 for spot in (False, True))
     assert 0 < spot < on_demand
