@@ -17,7 +17,7 @@ from scaler.protocol.messages import Message
 
 MAX_RECORDED_STEPS = 20_000
 MAX_RECORDED_BYTES = 16 * 1024 * 1024
-"""Approximate limit for recorded inputs, which bounds the memory that the recorder keeps alive."""
+"""Approximate maximum bytes that recorded inputs keep alive."""
 ROW_BYTES = 512
 """Overhead of an input, or of a task in a message, beyond its payload."""
 

@@ -23,7 +23,7 @@ from scaler.ids import ID_BYTES, is_task
 from scaler.protocol import messages as m
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
-"""Keeps control messages below 1 MiB."""
+"""Maximum ids per message, which keeps control messages below 1 MiB."""
 ACKNOWLEDGE_SECONDS = 1.0
 """Minimum seconds between acknowledgements."""
 _SUCCESS = m.Outcome.SUCCESS

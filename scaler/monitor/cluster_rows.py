@@ -378,7 +378,7 @@ class SchedulerRow(NamedTuple):
 
 
 class StorageRow(NamedTuple):
-    """The object storage. limit_bytes: 0: unlimited."""
+    """The object storage. limit_bytes: 0 means unlimited."""
 
     address: str = ""
     objects: Annotated[int, gauge("object_storage_objects", "Objects in the object storage.")] = 0
@@ -466,7 +466,7 @@ class Totals(NamedTuple):
     pairs: Annotated[int, Column(help="Pairs of stores with traffic, or without a connection")] = 0
     objects: Annotated[int, Column(help="Objects with a known location")] = 0
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
-    calls: Annotated[int, Column(help="Calls that the scheduler remembers")] = 0
+    calls: Annotated[int, Column(help="Calls retained by the scheduler")] = 0
     unreachable: Annotated[int, gauge("stores_unreachable", "Pairs of stores that cannot reach each other.")] = 0
     moved_bytes: Annotated[int, Column("", "bytes", help="Bytes that stores fetched from each other")] = 0
     memory_kills: Annotated[int, gauge("memory_kills_total", "Processors ended because of their memory.")] = 0

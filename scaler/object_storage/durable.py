@@ -34,7 +34,7 @@ from scaler.object_storage.commands import ForgetPersisted, PersistObject
 from scaler.paths import sync_directory
 
 MIN_FILE_BYTES = 1024 * 1024
-"""Objects of at least this size get separate files."""
+"""Minimum size of an object that gets a separate file."""
 LEFT_BYTES = 2 * SEGMENT_BYTES
 """Disk space reserved for the journals, because even a release of objects is written there."""
 LEFT_PART = 8

@@ -28,7 +28,7 @@ from scaler.protocol.chunks import chunk_count
 from scaler.protocol.messages import Message, split
 
 MAX_ROWS_PER_MESSAGE = 10_000
-"""Keeps messages to the scheduler within the size of a control message."""
+"""Maximum rows per message to the scheduler, which must fit into a control message."""
 REPORT_SECONDS = 0.1
 """Maximum delay (seconds) of reports about put objects while no other store needs them."""
 

@@ -29,7 +29,7 @@ RESERVED_SHARE = 0.5
 STALLED_SECONDS = 2.0
 """When space is short, an upload stalled for this long may be dropped in favor of other keys' puts."""
 MAX_FORGOTTEN_IDS = 65_536
-"""Number of released ids remembered to refuse late bytes."""
+"""Maximum released ids that are kept to refuse late bytes."""
 
 Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")

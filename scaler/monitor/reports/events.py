@@ -29,7 +29,7 @@ from scaler.scheduler.tables import fitting
 VERSION = 1
 MAX_TASK_ROWS = 2_000
 FLOOD_ROWS = 200
-"""Task rows per report with successes, if more tasks have ended than fit."""
+"""Maximum task rows per report with successes, if not all ended tasks fit."""
 MAX_RUNNING_ROWS = 500
 MAX_PAST_TASKS = 1_000
 MAX_NOTES = 500

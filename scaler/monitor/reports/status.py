@@ -33,9 +33,9 @@ MAX_ROWS = 500
 MAX_WAITING_ROWS = 100
 """Maximum groups of waiting tasks in the list, oldest first."""
 MAX_REASON = 500
-"""Characters of the reason for waiting."""
+"""Maximum characters of the reason for waiting."""
 MAX_SEARCHED = 1_000
-"""Number of a client's oldest tasks that are searched for its oldest waiting task."""
+"""Maximum number of a client's oldest tasks to search for its oldest waiting task."""
 MAX_PROCESSORS_LISTED = 16
 OTHERS = "(of another key)"
 """Replaces the function of a task that the reader may not see."""

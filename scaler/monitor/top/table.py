@@ -123,7 +123,7 @@ def _searched(row: WorkerRow) -> str:
 _GAP = "  "
 MAX_OBJECTS = MAX_FUNCTIONS = 20
 MAX_LAST_CELLS = 40
-"""Width that columns with higher ranks leave for the last column."""
+"""Maximum width reserved for the last column when columns with higher ranks are hidden."""
 _TIMES = ("seconds_total", "p50_seconds", "p95_seconds", "max_seconds", "trend_percent")
 FUNCTION_COLUMNS = ("name", *_TIMES, "memory_peak_bytes", "memory_mean_bytes")
 

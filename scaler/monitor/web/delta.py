@@ -15,9 +15,9 @@ from scaler.monitor.tables import task_view
 from scaler.monitor.web.routes import status_view
 
 MAX_TASKS_SENT = 100
-"""Task rows in one delta: failures first, then the newest."""
+"""Maximum task rows in one delta: failures first, then the newest tasks."""
 MAX_TASKS_READ = 2000
-"""Newest tasks that are considered for one delta."""
+"""Maximum number of newest tasks that are considered for one delta."""
 
 Update = tuple[Literal["snapshot", "delta"], View]
 

@@ -24,7 +24,7 @@ from scaler.security.private_files import read_private, write_private
 
 BACKLOG = 256
 MAX_PORTS = 100
-"""Ports tried, starting at the wanted one, before any free port is used."""
+"""Number of ports to try, starting at the requested port, before using any free port."""
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -21,7 +21,7 @@ from scaler.monitor.web.security import LIMIT, SAME_USER, is_same_user
 from scaler.monitor.web.stream import ABORT
 
 MAX_CONNECTIONS = 256
-"""With TLS, an open connection takes 256 KiB in asyncio."""
+"""Maximum connections. With TLS, each takes 256 KiB in asyncio."""
 MAX_HEADER_BYTES = 16 * 1024
 HEADER_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 60

@@ -30,7 +30,7 @@ LONG_PRELOAD_SECONDS = 30.0
 MAX_FAILED_STARTS = 3
 """Number of consecutive failed processor starts after which the agent exits."""
 MAX_ENVIRONMENTS = 4
-"""Environments kept with their fork servers, besides those in use."""
+"""Number of environments above which unused environments are dropped with their fork servers."""
 FAILED_SECONDS = 30.0
 """Seconds for which an environment's tasks fail with the same error after its preparation failed."""
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)

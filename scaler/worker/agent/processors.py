@@ -34,7 +34,7 @@ from scaler.worker.processor.capture import CHUNK_BYTES, MAX_OUTPUT_BYTES, OMITT
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """Buffer of a socket to or from a processor. Further data waits in the agent or blocks the processor."""
 MAX_READ_PER_WAKEUP = 64
-"""Datagrams read from one processor per iteration of the event loop, for fairness."""
+"""Maximum datagrams read from one processor per iteration of the event loop, for fairness."""
 CRASH_TEXT_BYTES = 16 * 1024
 KILL_SECONDS = 1.0
 """Seconds that an exiting agent waits for its processors to die before it accounts for their tasks."""

@@ -31,7 +31,7 @@ from scaler.worker.credential import own_access
 from scaler.worker.frames import Note, PageReader, Snapshot, ToAgent
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
-"""Drop task output while more than this is queued for the scheduler, so that results have priority."""
+"""Bytes queued for the scheduler above which task output is dropped, so that results have priority."""
 CLOSE_SECONDS = 2.0
 """Seconds that an exiting agent waits for the scheduler to acknowledge its last messages."""
 WELCOME_SECONDS = 1.0

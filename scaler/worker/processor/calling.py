@@ -1,4 +1,4 @@
-"""Helpers around the call of a task's function: coroutines, preload hook, exceptions, and resource usage."""
+"""Helpers for calling a task's function: coroutines, preload hook, exceptions, and resource usage."""
 
 from __future__ import annotations
 

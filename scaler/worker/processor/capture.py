@@ -22,7 +22,7 @@ from scaler.process_state import open_standard_descriptors
 from scaler.worker.frames import Note, ToAgent, pack_note
 
 MAX_OUTPUT_BYTES = 1024 * 1024
-"""Limit per captured stream of a task. The rest is discarded."""
+"""Maximum bytes per captured stream of a task. The rest is discarded."""
 CHUNK_BYTES = 32 * 1024
 OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
