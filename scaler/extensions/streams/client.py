@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -242,18 +241,14 @@ class LocalStream(Stream):
     ) -> None:
         self._submit = submit
         self._serializer = serializer
-        submit(_pass_on, args).result()
-        self._made = values_of(function, function(*_passed.__dict__.pop("args")))
+        self._made = values_of(function, function(*submit(_copied, args).result()))
 
     def __next__(self) -> Any:
         try:
             value = next(self._made)
-        except StopIteration as end:
-            if not hasattr(self, "future"):
-                self.future = self._submit(_end, (end.value, None))
-            raise
         except Exception as error:
-            self.future = self._submit(_end, (None, error))
+            if not hasattr(self, "future"):
+                self.future = self._submit(_end, (error,))
             raise
         payload = to_payload(dump_value(value, self._serializer, _VALUE))
         return load_value(parts_of(payload), self._serializer, _VALUE)
@@ -265,15 +260,12 @@ class LocalStream(Stream):
         pass
 
 
-_passed = threading.local()
+def _copied(*args: Any) -> tuple[Any, ...]:
+    """Return a task's arguments as the task receives them: copied, with futures replaced by values."""
+    return args
 
 
-def _pass_on(*args: Any) -> None:
-    """Store a task's arguments as the task receives them: copied, with futures replaced by values."""
-    _passed.args = args
-
-
-def _end(value: Any, error: Exception | None) -> Any:
-    if error is not None:
-        raise error
-    return value
+def _end(error: Exception) -> Any:
+    if isinstance(error, StopIteration):
+        return error.value
+    raise error
