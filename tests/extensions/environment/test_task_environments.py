@@ -228,6 +228,23 @@ def test_installation_that_hangs_delays_no_other_environment(
     assert len(calls.read_text().splitlines()) == 3
 
 
+def test_waiting_process_installs_if_the_installing_one_is_killed(calls: Path, tmp_path: Path) -> None:
+    given, said = requirements_of(["tabulator==waits"]), [""]
+    code = "from scaler.extensions.environment import installer; installer.SLOW_SECONDS = 0"
+    code += f"; installer.provide({given!r}, '')"
+    thread = threading.Thread(target=lambda: os.close(provided("tabulator==waits", say=said.append)[1]))
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        assert until((tmp_path / "busy").exists, WAIT_SECONDS)
+        thread.start()
+        assert until(lambda: "waits for another process" in said[-1], WAIT_SECONDS)
+        process.kill()
+    assert until(lambda: said[-1].startswith("installs"), WAIT_SECONDS)
+    (tmp_path / "flag").touch()
+    thread.join()
+    assert (kept("tabulator==waits") / "tabulator.py").exists()
+    assert len(calls.read_text().splitlines()) == 2
+
+
 def test_installer_that_exceeds_its_time_is_killed(
     calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
