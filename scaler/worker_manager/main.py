@@ -25,7 +25,7 @@ from scaler.worker_manager.runner import Runner
 if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb
 
-TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # retry while an id is in use: managers of a killed launcher are exiting
+TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # how long to retry while an exiting manager uses the id
 
 Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
 """A type's `provision(config, verb, dry_run, say)`: prints each step with `say`, skips existing resources, removes only

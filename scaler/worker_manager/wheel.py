@@ -67,7 +67,7 @@ def _package_files() -> Iterator[tuple[str, bytes]]:
     root = Path(scaler.__file__).parent
     names = {path.relative_to(root.parent).as_posix(): path for path in root.rglob("*") if path.is_file()}
     for name in sorted(names):
-        is_own = not name.startswith("scaler/testing/")  # which is another distribution, even in a checkout
+        is_own = not name.startswith("scaler/testing/")  # a separate distribution, even in a checkout
         if is_own and "__pycache__" not in name and not names[name].name.startswith("."):
             yield name, names[name].read_bytes()
 

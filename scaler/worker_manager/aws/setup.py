@@ -26,7 +26,7 @@ MAX_PAUSE_SECONDS = 8.0
 ROLE_SECONDS = 30.0  # time for a new role to propagate
 _COLUMN = 13
 
-Change = tuple[str, Callable[[], object]]  # text that describes the change, and its action
+Change = tuple[str, Callable[[], object]]  # description of the change, and its action
 
 
 class Account:

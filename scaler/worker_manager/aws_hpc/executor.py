@@ -347,7 +347,7 @@ class BatchExecutor:
             if job["status"] not in backend.ENDED:
                 continue  # still running: the list was outdated
             if backend.has_not_read(job):
-                self._shared.uploaded.clear()  # upload all again, because some may be missing in S3
+                self._shared.uploaded.clear()  # upload all objects again, because some may be missing
             outcome, text = backend.classify_exit(job, self._config.job_timeout_minutes)
             key = self._tracking.over(*jobs[job_id], time.monotonic(), has_result=False)
             if key is not None:

@@ -227,7 +227,7 @@ class JobDefinitionResource(Resource):
         return next(reversed(self.describe_all()), None)
 
     def check_owner(self, owner: str) -> None:
-        """Raise UsageError if another manager owns the definition: both managers' jobs could read all calls."""
+        """Raise UsageError if another manager owns the definition, because jobs of both could read all calls."""
         found = (self.describe() or {}).get("tags", {}).get(OWNER_TAG, owner)
         if found != owner:
             raise UsageError(f"the {self.what} belongs to the worker manager {found!r}: choose another job_definition")

@@ -29,8 +29,8 @@ class SlurmConfig(WorkerManagerConfig):
 
     type: Literal["slurm"] = "slurm"
     slurm_time_minutes: Annotated[Count, Setting(metavar="MINUTES")]
-    """Time limit of a job. Its worker drains 30 seconds before the limit, or twice the slowest function's mean duration
-    if that is longer."""
+    """Time limit of a job. Its worker drains before the limit, by 30 seconds or twice the slowest function's mean
+    duration, whichever is longer."""
     slurm_system: Literal["slurm", "pbs", "lsf"] = "slurm"
     """Batch system: slurm (sbatch, squeue, scancel), pbs (qsub, qstat, qdel), or lsf (bsub, bjobs, bkill)."""
     slurm_partition: Annotated[Text, Setting(default_text="the system's default", metavar="NAME")] = ""

@@ -17,7 +17,7 @@ ENDED_LISTED = 500  # maximum number of ended jobs read from PBS
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
     "BOOT_FAIL": "its node failed to boot",
-    "CANCELLED": "cancelled by a user or the administrator",
+    "CANCELLED": "cancelled by a user or an administrator",
     "DEADLINE": "its deadline passed",
     "LAUNCH_FAILED": "Slurm could not start it",
     "RECONFIG_FAIL": "its node could not be configured",

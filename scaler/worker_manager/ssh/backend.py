@@ -243,7 +243,7 @@ class SshBackend:
         for link in self._links:
             if link.connection is None and not self._is_out(link, now):
                 self._connect(link, now)
-        # Hosts that are not ready may soon have capacity, and full hosts have it when a unit ends.
+        # Hosts that are not ready may soon have capacity, as may full hosts when a unit ends.
         starting = [link for link in self._links if link.connection is not None and not self._is_usable(link)]
         is_full = any(link.units for link in self._links)
         problems = self._problems()
