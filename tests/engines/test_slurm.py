@@ -186,7 +186,7 @@ def test_cancelled_job_ends_its_tasks_in_order_and_reports_it(
         assert values(futures) == [0, 1]
         text = f"unit {unit_id} ended"
         assert within(WAIT_SECONDS, lambda: text in batch.output())
-        assert "cancelled by a user or the administrator (n" in batch.output()
+        assert "cancelled by a user or an administrator (n" in batch.output()
 
 
 def test_tasks_of_a_lost_node_run_on_the_other_one(
