@@ -16,7 +16,7 @@ from pydantic import BaseModel, StringConstraints
 
 from scaler.client.client import Client
 from scaler.client.future import ScalerFuture, end_of
-from scaler.errors import LimitError, RefusedError, UnreachableError
+from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
 from scaler.extensions.asynchronous.client import AsyncClient
 from scaler.extensions.http.job import JSON, MSGPACK, ExitCodeError, encode, invoke, run_script
 from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig
@@ -188,6 +188,8 @@ class ClientKey:
         labels: dict[str, Any] = {"key": key, "tag": TAG} if session else {}
         given = asked.function, is_listed, asked.args, asked.kwargs, media
         future = client.submit_verbose(invoke, given, name=asked.function, **labels, **asked.options)
+        if (name := future._spec.name) != asked.function:
+            raise UsageError(f"the key {key} belongs to a call of {name}: choose another key")
         known = self.calls.get(identifier := f"{session}.{key}" if session else future.task_id.hex())
         return known if known and known.future is future else self._add(identifier, asked.function, future)
 

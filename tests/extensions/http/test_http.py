@@ -382,6 +382,16 @@ def test_calls_of_durable_sessions_survive_the_server_and_others_are_lost(server
     assert (tmp_path / "notes").read_text() == "started\n"
 
 
+def test_key_of_another_function_gives_400(server: Server) -> None:
+    body = {"function": "os.path:join", "args": ["a"], "session": "keys", "key": "k"}
+    assert server.alice.post("/calls", params={"wait": SECONDS}, json=body).json()["result"] == "a"
+    answer = server.alice.post("/calls", json=body | {"function": "operator:truediv", "args": [1, 2]})
+    assert (answer.status_code, answer.json()["error"]) == (
+        400,
+        "the key k belongs to a call of os.path:join: choose another key",
+    )
+
+
 def test_unknown_durable_call_creates_no_session(server: Server) -> None:
     assert server.alice.get("/calls/absent.a").status_code == 404
     assert server.alice.get("/calls/absent.a").status_code == 404
