@@ -28,7 +28,7 @@ def begin_afresh() -> None:
 
 
 def restore_signals() -> None:
-    """Reset ignored signals, except those of `nohup`, then unblock all signals."""
+    """Reset ignored signals, except signals ignored by `nohup`, then unblock all signals."""
     for number in signal.valid_signals():
         if number not in _KEPT and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -187,7 +187,7 @@ class ObjectTransfers:
             await asyncio.sleep(DISK_PAUSE_SECONDS)
 
     async def end(self) -> None:
-        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more meanwhile
+        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more during the wait
             for transfer in transfers:
                 transfer.cancel()
             await asyncio.gather(*transfers, return_exceptions=True)

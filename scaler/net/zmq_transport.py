@@ -46,7 +46,7 @@ MAX_BYTES_PER_ITERATION = 1024 * 1024
 COPY_BYTES = 64 * 1024
 """Buffers below this size are copied into the frame, which is cheaper than a callback on release."""
 SHARED_BYTES = 8 * 1024
-"""Received frames below this size share a ZeroMQ buffer with others, so a view would pin the whole buffer."""
+"""Received frames below this size share a ZeroMQ buffer with other frames, so a view would pin the whole buffer."""
 MESSAGE_OVERHEAD_BYTES = 256
 FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0

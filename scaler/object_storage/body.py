@@ -82,7 +82,7 @@ MAX_FRAMES_PER_MESSAGE = 256
 JOIN_BELOW_BYTES = 64 * 1024
 """Smaller parts are copied into one frame, which is cheaper than a frame for each."""
 FRAME_BYTES = 1024 * 1024
-"""Maximum frame size. ZeroMQ encrypts and sends frame by frame; larger frames take three times as long."""
+"""Maximum frame size. ZeroMQ encrypts and sends frame by frame; larger frames take three times longer."""
 HUGE_PAGES_FROM_BYTES = 8 * 1024 * 1024
 
 

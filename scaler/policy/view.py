@@ -144,7 +144,7 @@ class Allocation:
     """How ready tasks are distributed over suitable workers: idle workers first, then evenly.
 
     prefer_least_capable: prefer workers with the fewest capabilities that the task does not need. A plain task then
-    avoids GPU workers while others are free.
+    avoids GPU workers while other workers are free.
     """
 
     prefer_least_capable: bool = False

@@ -1300,7 +1300,7 @@ struct StreamTaken {
 }
 
 struct EnvironmentState {
-  # The worker starts preparing an environment and returns its tasks meanwhile, or accepts its tasks again.
+  # Start of an environment's preparation, in which the worker returns tasks that need it, or its end.
   # worker -> scheduler.
   environment @0 :Data;          # 16 bytes
   accepts @1 :Bool;

@@ -17,8 +17,8 @@ class KeyPair(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The share of a cluster for a key or group. weight: share relative to others. max_slots: maximum slots at once; 0:
-    no limit. group: name, or empty."""
+    """The share of a cluster for a key or group. weight: share relative to other keys. max_slots: most slots at once;
+    0: no limit. group: name, or empty."""
 
     weight: float = 1.0
     max_slots: int = 0

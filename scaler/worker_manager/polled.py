@@ -110,7 +110,7 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def list_ids(self, *, search: bool) -> Iterable[str]:
-        """Return unit ids, including those of new units. search: include units that only a costly request finds."""
+        """Return unit ids, including ids of new units. search: include units that only a costly request finds."""
 
     @abstractmethod
     def describe(self, unit_ids: Sequence[str]) -> Mapping[str, SeenUnit]:

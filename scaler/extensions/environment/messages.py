@@ -6,7 +6,7 @@ from scaler.protocol.messages import WORKER, Message, message
 
 @message(108, to_scheduler=(WORKER,))
 class EnvironmentState(Message):
-    """The worker starts preparing an environment and returns its tasks meanwhile, or accepts its tasks again."""
+    """Start of an environment's preparation, in which the worker returns tasks that need it, or its end."""
 
     environment: f.Id
     accepts: bool

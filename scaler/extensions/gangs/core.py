@@ -59,7 +59,7 @@ class Gangs(SchedulerPart, GangRules):
     If the first gang finds too few free slots for `RESERVE_AFTER_SECONDS`, workers with enough slots are reserved for
     it, and no task of the same or a lower rank may start there. Reservations are exclusive, so gangs cannot deadlock,
     and limited in time, because reserved slots are idle: the limit doubles each time, until it exceeds the duration of
-    any task in the way. After each reservation, the slots are open to other tasks for as long.
+    any task in the way. After each reservation, the slots are open to other tasks for an equal time.
 
     Members have retries=0, so they are never prefetched or retried alone: the client restarts the whole gang.
 

@@ -1,6 +1,6 @@
 """`Client(processes=False)`: runs each call in the submitting thread, before `submit` returns.
 
-Functions, arguments, and results are pickled as usual, so values that cannot be sent to a worker fail here, too.
+Functions, arguments, and results are pickled as usual, so values that cannot be sent to a worker also fail here.
 """
 
 from __future__ import annotations

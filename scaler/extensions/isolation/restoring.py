@@ -8,7 +8,7 @@ module are kept, because no later task imports it again.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` spends ten times as long on names of signals
+import _signal  # type: ignore[import-not-found]  # `signal` takes ten times longer, to name signals
 import contextlib
 import fcntl
 import locale

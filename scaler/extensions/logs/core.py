@@ -44,7 +44,7 @@ class KeptOutput:
         self.put(task, streams)
 
     def take(self, task: bytes) -> Streams:
-        """Remove and return a task's output, or empty streams if there is none."""
+        """Remove and return a task's output, or empty streams."""
         streams = self._tasks.pop(task, None)
         if streams is None:
             return HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)

@@ -36,7 +36,7 @@ POLL_SECONDS = 0.02
 IDLE_SHARE = 0.25
 """CPU share below which a process whose main thread sleeps counts as waiting."""
 BUSY_SHARE = 0.5
-"""CPU share above which a process counts as working again. A process starved of CPU does, too."""
+"""CPU share above which a process counts as working again. A process starved of CPU also does."""
 
 _lock = threading.RLock()
 _nested: dict[int, ClientLoop] = {}

@@ -66,7 +66,7 @@ class Sampler:
         self._function = ""
         self._of_task: _Counts = {}
         self._is_long = False
-        """Some samples of this task were reported separately, so the remaining samples are, too."""
+        """Some samples of this task were reported separately, so the remaining samples are also reported separately."""
         self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
 
     def run(self) -> None:

@@ -67,7 +67,7 @@ class Limits(SchedulerPart, ResourceRules):
         return min([size * stock.room(size * amount, queue) for stock, amount in used], default=super().room(queue))
 
     def within_limits(self, wanted: Callable[[Group], int]) -> Callable[[Group], int]:
-        """Divide free amounts among all groups. Each requirement gets one task, because the others may never run."""
+        """Divide free amounts among all groups. Each requirement gets one task, because the rest may never run."""
         left = {name: max(0, stock.free) for name, stock in self.limits.items()}
         free, met = left.copy(), set[Needs]()
 

@@ -170,7 +170,7 @@ class FollowedSteps(DurableSteps):
         self._note()
 
     async def _read_base(self, peer: bytes) -> None:
-        """Send the journal from disk. The standby starts over if compaction deletes files meanwhile."""
+        """Send the journal from disk. The standby starts over if compaction deletes files during the transfer."""
         loop, source = self._frame.loop, self._source
         written, why = self.journal.written, ""
         try:

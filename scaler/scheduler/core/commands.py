@@ -129,8 +129,8 @@ class Perform(NamedTuple):
 
 
 class HoldObjects(NamedTuple):
-    """From an extension: hold stored objects, even if this step would drop them, and release others. Dropping an owner
-    also drops its held objects."""
+    """From an extension: hold stored objects, even if this step would drop them, and release other objects. Dropping an
+    owner also drops its held objects."""
 
     held: list[bytes]
     released: list[bytes]

@@ -30,7 +30,7 @@ ATTEMPTS_BETWEEN_SESSIONS = 1024
 MAX_SESSIONS = 60
 """Attempt numbers of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
 
-Their result ids therefore differ from those of attempts that earlier schedulers dispatched.
+Their result ids therefore differ from the ids of attempts that earlier schedulers dispatched.
 """
 UNREPORTED = (
     "the scheduler was restarted or its client was out of contact, and no worker has reported the task; retries=0, and "

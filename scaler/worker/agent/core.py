@@ -26,7 +26,7 @@ KILL_ONCE_AT = 5 / 6
 BROKEN_SECONDS = 2.0
 """Seconds without a connection after which a worker starts no tasks; shorter than the scheduler's wait."""
 STALL_SECONDS = BROKEN_SECONDS
-"""After a stall this long, received messages may predate a connection that broke meanwhile. The agent starts nothing,
+"""After a stall this long, received messages may predate a connection that has since broken. The agent starts nothing,
 and counts no message as contact, until the scheduler has answered a later heartbeat. The agent waits as long for this
 answer before it ends tasks or exits because of the scheduler's silence."""
 MAX_DRIFT = 1e-4

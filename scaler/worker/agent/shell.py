@@ -344,7 +344,7 @@ class StatusFile:
 
     def write(self, text: str) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # the disk is full or file sizes are limited; the log has the text, too
+            with contextlib.suppress(OSError):  # the disk is full or file sizes are limited; the log also has the text
                 os.ftruncate(self._descriptor, 0)
                 os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
 

@@ -348,7 +348,7 @@ class EnvironmentResource(_Changing):
 
     def changes(self, found: Fields) -> Sequence[Change]:
         current = found.get("computeResources") or {}
-        # Compare only our values: the service adds others.
+        # Compare only our values: the service adds its own.
         changed = {
             name: wish
             for name, wish in self._resources().items()

@@ -81,7 +81,7 @@ class KubernetesBackend(PolledBackend):
                 uncertain = [name for name, error in failures.items() if error.is_uncertain]
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
-                    raise error  # the first error: others rarely differ
+                    raise error  # the first error: later errors rarely differ
         except (KubernetesError, ConfigError) as error:  # ConfigError: the credential has no unit keys
             raise BackendError(str(error), started) from error
         return started
