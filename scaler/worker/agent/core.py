@@ -108,8 +108,11 @@ class AgentCore:
         self._stepped_at = now
         for item in inputs:
             kind = type(item)
-            if kind is Received or kind is Resumed:
-                self._heard(now)
+            if kind is Received or kind is Resumed or kind is Welcomed:
+                if now < self._stalled_at:
+                    self._heard_at = now
+                if self._stage is not LeaseStage.NORMAL:
+                    self._stage = self._lease_stage(now)
             if kind is Received:
                 message = cast("Received", item).message
                 if handler := handlers.get(type(message)):
@@ -186,7 +189,7 @@ class AgentCore:
             self._request_drain(now)
         self._lease_seconds = welcome.lease_seconds
         self._broken_at = float("inf")
-        self._heard(now)
+        self._stage = self._lease_stage(now)
         self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
         self._use_store(is_new_session=True)
 
@@ -264,13 +267,7 @@ class AgentCore:
 
     def _echoed(self, message: m.HeartbeatEcho, now: float) -> None:
         if message.sent_at >= self._stalled_at:
-            self._stalled_at = float("inf")
-            self._heard(now)
-
-    def _heard(self, now: float) -> None:
-        if now < self._stalled_at:
-            self._heard_at = now
-        if self._stage is not LeaseStage.NORMAL:
+            self._stalled_at, self._heard_at = float("inf"), now
             self._stage = self._lease_stage(now)
 
     def _lease_stage(self, now: float) -> LeaseStage:
