@@ -197,9 +197,9 @@ class FutureTable:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         task_id: bytes = b"",
-        node: tuple[Hashable] | None = None,
+        node: tuple[Hashable, ...] | None = None,
     ) -> TaskFuture:
-        """Return a future that is not submitted yet, or has failed because an argument failed. node: key in a graph."""
+        """Return a future that is not submitted yet, or has failed because an argument failed. node: keys in a graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
@@ -235,7 +235,7 @@ class FutureTable:
         return future
 
     def _failed(
-        self, error: DependencyFailedError, template: t.TaskTemplate, node: tuple[Hashable] | None
+        self, error: DependencyFailedError, template: t.TaskTemplate, node: tuple[Hashable, ...] | None
     ) -> TaskFuture:
         reference = cast("TaskFuture | t.ObjectReference", error.reference)
         # The notes belong to the task that failed first, not to intermediate tasks.
@@ -278,7 +278,7 @@ class FutureTable:
         value: object,
         exception: BaseException | None = None,
         references: tuple[t.Reference, ...] = (),
-        node: tuple[Hashable] | None = None,
+        node: tuple[Hashable, ...] | None = None,
     ) -> TaskFuture:
         future = TaskFuture(self, self.ids.task(), template, b"", references)
         future.node = node

@@ -165,7 +165,7 @@ class ClientLoop:
         origin = task.failed_first
         if origin is not None and origin.node is not None:  # the scheduler does not know graph keys
             shown = origin.task_id.hex()
-            text = text.replace(f"({shown})", f"({shown}, node {origin.node[0]!r} of the graph)")
+            text = text.replace(f"({shown})", f"({shown}, {origin._label} of the graph)")
         return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:

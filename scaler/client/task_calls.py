@@ -140,6 +140,7 @@ class TemplateTable:
         spec = Spec(function=cached.reference.id, **fields)
         functions = cached.reference, *shared.values()
         template = TaskTemplate(spec, functions, serializer, options.owner)
+        template.has_chunks = isinstance(cached.function, serialization.ManyCallsFunction)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()
         cached.templates[options, parent] = template

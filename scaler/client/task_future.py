@@ -15,7 +15,7 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import Outcome, PayloadTag
 from scaler.serialization import ATOMS, Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
-from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate, take_origin
+from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate
 from scaler.texts import readable
 
 _UNSENT: Final = Stage.UNSENT
@@ -27,16 +27,6 @@ _HOW_TO_MAKE = (
 _PICKLE: Final = int(PayloadTag.PICKLE)
 _NOTHING: Final[tuple[bytes, None]] = b"", None
 _LOCK_TYPE: Final = type(threading.Lock())
-
-
-class ChunkKeys:
-    __slots__ = ("keys",)
-
-    def __init__(self, keys: Sequence[Hashable]) -> None:
-        self.keys = keys
-
-    def __repr__(self) -> str:
-        return f"{self.keys[0]!r} or another node of its chunk"
 
 
 class TaskFuture(ScalerFuture, ByReference, ClientTask):
@@ -85,7 +75,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         """The stored value, which the storage keeps while this future lives."""
         self._profile = 0
         self._has_started = False
-        self.node: tuple[Hashable] | None = None
+        self.node: tuple[Hashable, ...] | None = None
 
     def __dir__(self) -> list[str]:
         return [*dir(ScalerFuture), "task_id"]
@@ -176,9 +166,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         if isinstance(exception, CancelledError):
             self._state = CANCELLED
         else:
-            if exception is not None:
-                self._name_failure(exception)
-            self._exception = exception
+            self._exception = None if exception is None else self._named(exception)
             self._state = FINISHED
         waiting = self._waiting
         if waiting is not None:
@@ -209,18 +197,18 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         with unloaded.lock:
             if self._result is unloaded:
                 value, exception = unloaded.load()
-                if exception is not None:
-                    self._name_failure(exception)
-                self._exception = exception
+                self._exception = None if exception is None else self._named(exception)
                 self._result = value
                 if type(value) in ATOMS:
                     self._arrived = _NOTHING
 
-    def _name_failure(self, exception: BaseException) -> None:
-        """Add notes: the failed node of the graph, and the failed input that kept this task from running."""
-        number = take_origin(exception)
-        if number is not None and self.node is not None and type(self.node[0]) is ChunkKeys:
-            self.node = (self.node[0].keys[number],)
+    def _named(self, exception: BaseException) -> BaseException:
+        """Return the exception with notes: the failed node of the graph, and the failed input that kept this task from
+        running."""
+        if type(exception) is PartFailedError:
+            if self.node is not None:
+                self.node = (self.node[exception.number],)
+            exception = exception.raised
         failed = (each.failed_first for each in self.references if isinstance(each, TaskFuture))
         origin = next(filter(None, failed), self)
         if origin.node is not None:
@@ -228,6 +216,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         if origin is not self:
             self._origin = origin
             annotate(exception, f"{self._label} did not run because its input {origin._label} failed")
+        return exception
 
     @property
     def failed_first(self) -> TaskFuture | None:
@@ -237,7 +226,9 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def _label(self) -> str:
-        return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
+        if self.node is None:
+            return f"{self._spec.name} ({self.task_id.hex()})"
+        return f"node {self.node[0]!r}" + (" or another node of its chunk" if len(self.node) > 1 else "")
 
     def _cancel(self) -> None:
         self._owner.put(TaskSettled(self))  # first: after a Ctrl-C here, the client's thread ends this future
@@ -291,7 +282,9 @@ def _exception(outcome: Outcome, payload: bytes) -> BaseException:
     if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
         try:
             loaded = load_exception(payload)
-            return loaded.raised() if type(loaded) is PartFailedError else loaded
+            if type(loaded) is PartFailedError:
+                loaded.raised = load_exception(loaded.shown)
+            return loaded
         except errors.ProtocolError as error:
             return error
         except BaseException as error:  # noqa: BLE001 (as above)

@@ -27,7 +27,7 @@ from typing import Any, cast
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
 from scaler.plugins import part_of
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
-from scaler.serialization.snapshot import Fresh, Unchanging, modules_by_value
+from scaler.serialization.snapshot import Fresh, Unchanging, loading, modules_by_value
 from scaler.texts import shown
 
 MOVED = {
@@ -238,11 +238,13 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
     raise SerializationError(f"{shown(serializer)}.serialize must return bytes, not {type(made).__name__}")
 
 
-def dump_value(value: object, serializer: Serializer | None = None, what: str = "the result") -> Parts:
+def dump_value(
+    value: object, serializer: Serializer | None = None, what: str = "the result", in_band: bool = False
+) -> Parts:
     """Return the parts of a value. Raises SerializationError with `what`, the type of the value, and the reason."""
     try:
         if serializer is None:
-            return dump(value)
+            return dump(value, in_band=in_band)
         return [check_bytes(serializer, serializer.serialize(value))]
     except Exception as error:
         if isinstance(error, ScalerError):
@@ -302,12 +304,7 @@ def dump_retry_on(retry_on: object) -> bytes:
     if not callable(given):
         text = "an exception type, a tuple of them, or a function that takes an exception and returns a bool"
         raise UsageError(f"retry_on is {shown(retry_on)}, but must be {text}")
-    try:
-        return bytes(dump(given, in_band=True)[0])
-    except ScalerError:
-        raise
-    except Exception as error:
-        raise unpicklable("retry_on", given, error) from error
+    return bytes(dump_value(given, None, "retry_on", in_band=True)[0])
 
 
 def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
@@ -361,6 +358,17 @@ class PickledFunction(Unchanging):
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # for repeated loading
         self.fresh = Fresh(lambda: load_function(parts))
+
+    def prepare(self, load_arguments: Callable[[Any], Any], packed: Any) -> tuple[Callable[..., Any], Any]:
+        """Return separate copies of the function and the arguments for one call. Raises SerializationError,
+        ObjectLostError."""
+        try:
+            with loading:
+                return self.fresh.get(), load_arguments(packed)
+        except ScalerError:
+            raise
+        except Exception as error:
+            raise cannot_load("the arguments", error) from error
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
         return PickledFunction, ([outside(part, protocol) for part in self._parts],)

@@ -17,7 +17,6 @@ from scaler.serialization import Buffer, describe, how_to_send
 from scaler.serialization.exception_graph import MAX_CAUSES, Graph, assign, attributes_of, pack, type_and_text, unpack
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
-_ORIGIN = "__origin__"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
@@ -48,17 +47,14 @@ class ShownAsError(Exception):
 
 class PartFailedError(ShownAsError):
     """A part of a task, such as a node of a chunk, raised an exception. number: number of the part. shown: payload of
-    its exception."""
+    its exception. raised: the exception, once loaded."""
+
+    raised: BaseException
 
     def __init__(self, number: int, shown: bytes) -> None:
         super().__init__(number, shown)
         self.number = number
         self.shown = shown
-
-    def raised(self) -> BaseException:
-        error = load_exception(self.shown)
-        assign(error, _ORIGIN, self.number)
-        return error
 
 
 def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
@@ -120,12 +116,6 @@ def annotate(exception: BaseException, note: str) -> None:
     notes = attributes_of(exception).get("__notes__", ())
     if note not in notes:
         assign(exception, "__notes__", [*notes, note])
-
-
-def take_origin(exception: BaseException) -> int | None:
-    """Return and remove the number of the task part that raised the exception, or None."""
-    found: int | None = attributes_of(exception).pop(_ORIGIN, None)
-    return found
 
 
 def causes(exception: BaseException) -> Iterator[BaseException]:

@@ -9,21 +9,20 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from scaler.errors import ScalerError, SerializationError
+from scaler.errors import SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     ATOMS,
+    Buffer,
     ManyCallsFunction,
     PickledFunction,
-    dump,
     dump_function,
+    dump_value,
     load,
     name_of,
-    unpicklable,
 )
 from scaler.serialization.exceptions import PartFailedError
-from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import failure_of, finish
 
 POSITION_BITS = 32
@@ -48,7 +47,7 @@ class Program(NamedTuple):
 class Changeable(NamedTuple):
     """A mutable value of a node. Each dependent gets a copy, as in separate tasks."""
 
-    pickled: bytes
+    pickled: Buffer
 
 
 class ChunkFunction(ManyCallsFunction):
@@ -94,12 +93,11 @@ class ChunkFunction(ManyCallsFunction):
             if is_plain and node.fresh.is_fixed:
                 called = node.fresh.get()
             else:
-                with loading:
-                    called, arguments = node.fresh.get(), _copied(arguments)
+                called, arguments = node.prepare(_copied, arguments)
             value = finish(called(*arguments))
             if type(value) not in ATOMS:
                 is_plain = False
-                value = _changeable(value)
+                value = Changeable(dump_value(value, in_band=True)[0])
             values[number] = value
         return [value if kept else None for value, kept in zip(values, program.is_kept, strict=False)]
 
@@ -109,21 +107,12 @@ def value_at(values: Sequence[Any], position: int) -> Any:
     return _copied([values[position]])[0]
 
 
-def _changeable(value: Any) -> Changeable:
-    try:
-        return Changeable(bytes(dump(value, in_band=True)[0]))
-    except ScalerError:
-        raise
-    except Exception as error:
-        raise unpicklable("the result", value, error) from error
-
-
 def _copyable(value: Any) -> Any:
     """Return an input pickled if it is mutable. An input that cannot be pickled, such as a client, is shared."""
     if type(value) in ATOMS or type(value) is Changeable:
         return value
     try:
-        return _changeable(value)
+        return Changeable(dump_value(value, in_band=True)[0])
     except SerializationError:
         return value
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Unpack
 
-from scaler.client.future import ScalerFuture, Unloaded, error_of
+from scaler.client.future import Unloaded, error_of
 from scaler.client.gathering import AsCompleted, Progress
 from scaler.client.options import OptionKeywords, Options, iterated
 from scaler.client.task_calls import TaskCalls
-from scaler.client.task_future import ChunkKeys, TaskFuture
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
-from scaler.errors import SerializationError, UsageError
+from scaler.errors import UsageError
 from scaler.extensions.chunk_options import chunk_size_of, why_alone
 from scaler.extensions.graphs import chunks
 from scaler.extensions.graphs.plan import Key, Plan, is_computation, too_deep
@@ -96,7 +96,6 @@ class GraphRun:
             size = 1  # a debugger then steps through one node after the other
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
         self._tasks: list[TaskFuture] = []
-        self._sizes: dict[ScalerFuture, int] = {}
         self.futures: dict[Key, TaskFuture] = {}
         try:
             with _no_collections():
@@ -117,10 +116,10 @@ class GraphRun:
     def show(self) -> None:
         """Show a progress bar until all tasks have ended, or a task with a requested value has failed."""
         wanted = set(self.futures.values())
-        bar = Progress("get", sum(self._sizes.get(task, 1) for task in self._tasks))
+        bar = Progress("get", sum(getattr(task, "calls", 1) for task in self._tasks))
         try:
             for task in AsCompleted(self._table, self._tasks, None):
-                size, failed = self._sizes.get(task, 1), error_of(task) is not None
+                size, failed = getattr(task, "calls", 1), error_of(task) is not None
                 bar.count(size, size if failed else 0)
                 if failed and task in wanted:
                     return
@@ -143,9 +142,7 @@ class GraphRun:
         self._share_values(plan, found)
         cut = found.cut = self._cut(plan, found, wanted, chunk_size)
         measured = len(self._tasks)
-        of_chunks = None
-        if cut is not None and cut.functions:
-            of_chunks = self._function_of(cut)
+        of_chunks = None if cut is None else ChunkFunction(cut.functions)
         for key in plan.nodes if cut is None else cut.order:
             if type(key) is chunks.NodeChunk:
                 assert of_chunks is not None, "it has functions"
@@ -187,22 +184,10 @@ class GraphRun:
 
     def _make_chunk(self, chunk: chunks.NodeChunk, function: ChunkFunction, found: dict[Key, Any]) -> None:
         template = self._template(function, False)
-        task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
-        template.has_chunks = True
+        task = self._table.prepare(template, chunk.arguments(found), {}, node=tuple(chunk.keys))
         task.calls = len(chunk.keys)
         chunk.future = task
         self._tasks.append(task)
-        self._sizes[task] = len(chunk.keys)
-
-    def _function_of(self, cut: chunks.GraphCut) -> ChunkFunction:
-        try:
-            function = ChunkFunction(cut.functions)
-            self._template(function, False)
-        except SerializationError:
-            for each in cut.functions:
-                self._template(each, False)
-            raise
-        return function
 
     def _cut(
         self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None

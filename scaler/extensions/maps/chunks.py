@@ -15,7 +15,6 @@ from scaler.protocol.failures import pack_exception, unpack_exception
 from scaler.serialization import ATOMS, ManyCalls, ManyCallsFunction, PickledFunction
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
-from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import finish
 
 MAX_FAILED_BYTES = 256 * 1024
@@ -70,7 +69,7 @@ class ChunkResults(Sequence[Any], ManyCalls):
         self.values.add(None)
 
 
-class ItemsFailedError(ShownAsError):
+class ItemsFailedError(ShownAsError, ManyCalls):
     def __init__(self, results: ChunkResults) -> None:
         super().__init__(results)
         self.results = results
@@ -78,6 +77,10 @@ class ItemsFailedError(ShownAsError):
         failed = len(results.failures)
         text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
         self.shown = pack_exception(kind, text, trace, b"")
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        return self.results.calls
 
 
 def show_item(item: Any) -> str:
@@ -90,8 +93,8 @@ def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
     done = _call_plain(function, items, results)
     for position in range(done, len(items)):
         try:
-            called, arguments = function.prepare(items, position)
-            value = finish(called(*arguments))
+            called, item = function.prepare(items.__getitem__, position)
+            value = finish(called(*function.spread_out(item)))
         except BaseException as error:
             if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                 raise  # the chunk runs again once its input is available
@@ -107,7 +110,7 @@ def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResul
     if not isinstance(items, PackedValues) or not items.is_plain:
         return 0
     try:
-        called, _ = function.prepare(items, 0)
+        called, _ = function.prepare(items.__getitem__, 0)
         if not function.fresh.is_fixed:
             return 0
         values = items.all()
@@ -159,36 +162,23 @@ class MapFunction(PickledFunction, ManyCallsFunction):
 
     def replay(self, *args: Any) -> list[Any]:
         [items] = args
-        calls = (self.prepare(items, position) for position in range(len(items)))
-        return [finish(each(*arguments)) for each, arguments in calls]
+        calls = (self.prepare(items.__getitem__, position) for position in range(len(items)))
+        return [finish(each(*self.spread_out(item))) for each, item in calls]
 
-    def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return separate copies of the function and the arguments for one call. Raises SerializationError,
-        ObjectLostError."""
-        try:
-            with loading:
-                function = self.fresh.get()
-                item = items[position]
-        except ScalerError:
-            raise
-        except Exception as error:
-            raise serialization.cannot_load("the arguments", error) from error
-        return function, self._spread_out(item)
+    def spread_out(self, item: Any) -> Any:
+        return item if self.spread else (item,)
 
     # -- in the client
 
     def error_of(self, item: Any, owner: object, error: Exception) -> Exception:
         """Return the error that a single call with this unsendable item would raise."""
         try:
-            dump_arguments(tuple(self._spread_out(item)), {}, None, owner, self.name)
+            dump_arguments(tuple(self.spread_out(item)), {}, None, owner, self.name)
         except SerializationError as found:
             return found
         except ScalerError:  # a future in the item has failed in the meantime
             pass
         return error
-
-    def _spread_out(self, item: Any) -> Any:
-        return item if self.spread else (item,)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

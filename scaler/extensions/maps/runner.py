@@ -155,9 +155,7 @@ class ChunkRunner:
         return self._template(self._options._replace(losses=left + 1))
 
     def _template(self, options: Options) -> TaskTemplate:
-        template = self._client._templates.template(self._function or self._fn, options, self._parent)
-        template.has_chunks = self._function is not None
-        return template
+        return self._client._templates.template(self._function or self._fn, options, self._parent)
 
     def send(self, items: list[Any]) -> Chunk:
         """Submit the next items together. Raises LimitError or ClientClosedError; an unsendable chunk fails."""

@@ -27,7 +27,6 @@ from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
 from scaler.serialization import ATOMS, Buffer, ManyCalls, Parts, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.exceptions import ShownAsError
 from scaler.serialization.snapshot import loading
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
@@ -143,12 +142,6 @@ class GarbagePolicy:
 
 def resident_bytes() -> int:
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
-
-
-def _calls_of(error: BaseException) -> tuple[int, int]:
-    """Return finished and failed calls of a chunk, from its error; zeros for other errors."""
-    results = error.args[0] if isinstance(error, ShownAsError) and error.args else None
-    return results.calls if isinstance(results, ManyCalls) else (0, 0)
 
 
 def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
@@ -283,7 +276,7 @@ class _Processor:
             if state.is_spoilt:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
-            calls = _calls_of(error)
+            calls = error.calls if isinstance(error, ManyCalls) else _ZEROS
         if self._has_changed(state):
             state.restore()
         if self._printing.has_partial_line:

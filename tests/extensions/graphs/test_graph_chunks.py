@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.client.task_future import load_outcome
 from scaler.errors import SerializationError
 from scaler.extensions.graphs.chunks import (
     CHAINED_SECONDS,
@@ -33,7 +34,8 @@ from scaler.extensions.graphs.chunks import (
 )
 from scaler.extensions.graphs.plan import Plan
 from scaler.extensions.graphs.program import ChunkFunction
-from scaler.serialization.exceptions import PartFailedError, dump_exception, load_exception, take_origin
+from scaler.serialization.exceptions import PartFailedError
+from scaler.worker.processor.calling import failure_of
 
 Graph = dict[Any, Any]
 
@@ -192,13 +194,9 @@ def failure(graph: Graph, keys: list[Any]) -> tuple[BaseException, Any]:
     plan, cut = cut_of(graph, keys, 10)
     with pytest.raises(PartFailedError) as caught:
         run(plan, cut)
-    arrived = load_exception(dump_exception(caught.value, ""))
+    _, arrived = load_outcome(*failure_of(caught.value), None)
     assert isinstance(arrived, PartFailedError)
-    error = arrived.raised()
-    number = take_origin(error)
-    assert number is not None
-    assert take_origin(error) is None, "the origin is reported once"
-    return error, chunks_of(cut)[0][number]
+    return arrived.raised, chunks_of(cut)[0][arrived.number]
 
 
 def test_node_that_raises_ends_its_chunk_and_is_identified() -> None:
