@@ -199,7 +199,7 @@ class FutureTable:
         task_id: bytes = b"",
         node: tuple[Hashable, ...] | None = None,
     ) -> TaskFuture:
-        """Return a future that is not submitted yet, or has failed because an argument failed. node: keys in a graph."""
+        """Return a future that is not submitted, or has failed because an argument failed. node: keys in a graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:

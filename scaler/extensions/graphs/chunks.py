@@ -50,7 +50,7 @@ _STRINGS = frozenset({str})
 
 
 class Levels:
-    """The nodes of a graph by level. steps: for each level, nodes to chunk, then single nodes."""
+    """The nodes of a graph by level. steps: for each level, whether its nodes are single, and their numbers."""
 
     def __init__(
         self,
@@ -60,43 +60,31 @@ class Levels:
         is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
     ) -> None:
         """alone: single nodes. sent: nodes already submitted. is_small: whether a function's calls are cheap."""
-        self.steps: list[tuple[list[int], list[int]]] = []
         self._plan = plan
-        self._is_chunked = bytearray(len(plan.keys))
         levels: defaultdict[int, list[int]] = defaultdict(list)
-        singles: defaultdict[int, list[int]] = defaultdict(list)
         small: dict[int, bool] = {}
-        # By node: the level of a chunked node, the next stage for a single node.
-        ranks = [0] * len(plan.keys)
+        self._ranks = ranks = [0] * len(plan.keys)
+        """By node: the level of a chunked node, the start of the next stage for a single node, 0 for any other."""
         rank_of = ranks.__getitem__
         for number, key in enumerate(plan.keys):
             if key in plan.values or key in sent:
                 continue
-            highest = max(map(rank_of, plan.inputs(number)), default=0)
+            rank = 1 + max(map(rank_of, plan.inputs(number)), default=0)
             function, *arguments = plan.nodes[key]
             if id(function) not in small:
                 small[id(function)] = is_small(function)
-            if small[id(function)] and key not in alone and plan.is_simple(arguments):
-                ranks[number] = highest + 1
-                levels[highest + 1].append(number)
-                self._is_chunked[number] = 1
-            else:
-                stage = highest // _STAGE
-                ranks[number] = (stage + 1) * _STAGE
-                singles[stage].append(number)
-        stages: defaultdict[int, list[int]] = defaultdict(list)
-        for rank in sorted(levels):
-            stages[rank // _STAGE].append(rank)
-        for stage in sorted({*stages, *singles}):
-            self.steps += [(levels[rank], []) for rank in stages[stage]]
-            self.steps.append(([], singles[stage]))
+            if not small[id(function)] or key in alone or not plan.is_simple(arguments):
+                rank += -rank % _STAGE
+            ranks[number] = rank
+            levels[rank].append(number)
+        self.steps = [(not rank % _STAGE, levels[rank]) for rank in sorted(levels)]
 
     @property
     def are_worth_it(self) -> bool:
         """Whether chunks save more than single nodes spend on loading the values of whole chunks."""
-        is_chunked = self._is_chunked
-        loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
-        return loads <= MAX_LOADS * sum(is_chunked)
+        singles = [number for is_single, numbers in self.steps if is_single for number in numbers]
+        loads = sum(self._ranks[each] % _STAGE > 0 for number in singles for each in self._plan.inputs(number))
+        return loads <= MAX_LOADS * sum(len(numbers) for is_single, numbers in self.steps if not is_single)
 
 
 class Constant(NamedTuple):
@@ -110,14 +98,17 @@ class NodeChunk:
         self.keys: list[Key] = []
         self.inputs: list[NodeChunk | Constant | Key] = []
         self.future: Any = None
-        self.chunks: dict[NodeChunk, int] = {}
+        self.chunks: dict[Any, int] = {}
         self.slots, self.sources = array("i"), array("Q")
         self.functions, self.counts = array("I"), array("I")
         self.is_kept = bytearray()
 
-    def add(self, whole: Constant | Key) -> int:
-        self.sources.append(len(self.inputs) << POSITION_BITS)
-        self.inputs.append(whole)
+    def add(self, whole: NodeChunk | Constant | Key, position: int = 0) -> int:
+        """Add an external value; return its slot. position: 1-based position within the value of a chunk."""
+        index = self.chunks.setdefault(whole, len(self.inputs)) if position else len(self.inputs)
+        if index == len(self.inputs):
+            self.inputs.append(whole)
+        self.sources.append(index << POSITION_BITS | position)
         return -len(self.sources)
 
     def arguments(self, found: Mapping[Key, Any]) -> tuple[Any, ...]:
@@ -144,22 +135,17 @@ class GraphCut:
         numbers = range(len(plan.keys))
         self._chunks: list[NodeChunk | None] = [None for _ in numbers]
         self._positions = array("I", bytes(4 * len(numbers)))
-        self._needed_by = array("I", bytes(4 * len(numbers)))
-        self._slots = array("i", bytes(4 * len(numbers)))
-        """Slot of each node, by number, in the chunk that needed it last (`_needed_by`)."""
-        self._count = 0
         self._open: list[int] = []
-        for level, singles in levels.steps:
-            if 2 * min(len(self._open), len(level)) > size:
-                self._close()  # both levels are wide: chunks within one level run in parallel
+        for is_single, level in levels.steps:
+            if is_single or 2 * min(len(self._open), len(level)) > size:
+                self._close()  # if both levels are wide, chunks within one level run in parallel
             for number in level:
+                if is_single:
+                    self._add_single(number)
+                    continue
                 self._open.append(number)
                 if len(self._open) >= size:
                     self._close()
-            if singles:
-                self._close()
-                for number in singles:
-                    self._add_single(number)
         self._close()
         self.functions = [function for _, function in self._functions.values()]
 
@@ -180,9 +166,15 @@ class GraphCut:
     def _add_single(self, number: int) -> None:
         self.order.append(self._plan.keys[number])
         for each in self._plan.inputs(number):
-            chunk = self._chunks[each]
-            if chunk is not None:
-                chunk.is_kept[self._positions[each]] = 1
+            self._keep(each)
+
+    def _keep(self, number: int) -> tuple[NodeChunk | None, int]:
+        """Return the chunk and 1-based position of a node, whose value another task needs; None for a single node."""
+        chunk, position = self._chunks[number], self._positions[number]
+        if chunk is None:
+            return None, 0
+        chunk.is_kept[position] = 1
+        return chunk, position + 1
 
     def value_of(self, key: Key) -> InnerCall:
         """Return an argument that represents the value of a chunked node. The task of its chunk must exist."""
@@ -193,9 +185,8 @@ class GraphCut:
 
     def _chunk_of(self, numbers: Sequence[int]) -> NodeChunk:
         """Return the longest prefix of these nodes that needs at most MAX_INPUTS inputs."""
-        self._count += 1
-        made, count, plan, needed_by = NodeChunk(), self._count, self._plan, self._needed_by
-        slots, chunks, positions, sources = self._slots, self._chunks, self._positions, made.sources
+        made, plan = NodeChunk(), self._plan
+        slots: dict[int, int] = {}
         for place, number in enumerate(numbers):
             if place and len(made.inputs) >= MAX_INPUTS:
                 break
@@ -205,31 +196,19 @@ class GraphCut:
             if len(inputs) < len(arguments) or not _STRINGS.issuperset(map(type, arguments)):
                 inputs = [plan.number(each) if plan.is_key(each) else made.add(Constant(each)) for each in arguments]
             for each in inputs:
-                if each < 0:
-                    slot = each  # a constant
-                elif needed_by[each] == count:
-                    slot = slots[each]
-                else:
-                    chunk = chunks[each]
-                    if chunk is None:
-                        slot = made.add(plan.keys[each])
+                slot = slots.get(each)
+                if slot is None:
+                    if each >= 0:
+                        chunk, position = self._keep(each)
+                        slot = made.add(plan.keys[each] if chunk is None else chunk, position)
                     else:
-                        position = positions[each]
-                        chunk.is_kept[position] = 1
-                        index = made.chunks.get(chunk)
-                        if index is None:
-                            index = made.chunks[chunk] = len(made.inputs)
-                            made.inputs.append(chunk)
-                        sources.append(index << POSITION_BITS | position + 1)
-                        slot = -len(sources)
-                    needed_by[each] = count
+                        slot = each  # a constant
                     slots[each] = slot
                 made.slots.append(slot)
             self._functions.setdefault(id(function), (len(self._functions), function))
             made.functions.append(self._functions[id(function)][0])
             made.counts.append(len(arguments))
             made.keys.append(key)
-            needed_by[number] = count
             slots[number] = place
         made.is_kept = bytearray(len(made.keys))
         return made
