@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from scaler import serialization
@@ -89,45 +91,36 @@ def show_item(item: Any) -> str:
 
 def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
     """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
-    results = ChunkResults(ValuePacker(), {})
-    done = _call_plain(function, items, results)
-    for position in range(done, len(items)):
+    packer = ValuePacker()
+    results = ChunkResults(packer, {})
+    separate = partial(function.call, items), range(len(items)), False
+    called, values, spread = _plain_calls(function, items) or separate
+    kinds, done, calls, position = ATOMS, packer.plain, enumerate(values), -1
+    while len(results) < len(items):
         try:
-            called, item = function.prepare(items.__getitem__, position)
-            value = finish(called(*function.spread_out(item)))
+            for position, item in calls:  # noqa: B007 (used below)
+                value = called(*item) if spread else called(item)
+                if type(value) in kinds:
+                    done.append(value)
+                else:
+                    results.add(finish(value))
         except BaseException as error:
+            if len(results) != position:
+                raise  # from outside the calls, such as by a signal handler
             if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                 raise  # the chunk runs again once its input is available
             _note_failure(items, position, error, results)
-        else:
-            results.add(value)
     return results
 
 
-def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResults) -> int:
-    """Fast path: call all items if they are plain. Return the number of outcomes."""
-    packer = results.values
-    if not isinstance(items, PackedValues) or not items.is_plain:
-        return 0
-    try:
-        called, _ = function.prepare(items.__getitem__, 0)
-        if not function.fresh.is_fixed:
-            return 0
-        values = items.all()
-    except Exception:  # noqa: BLE001 (each failing item raises it again)
-        return 0
-    assert isinstance(packer, ValuePacker), "it is being made"
-    spread, kinds, done = function.spread, ATOMS, packer.plain
-    for position, item in enumerate(values):
-        try:
-            value = called(*item) if spread else called(item)
-            if type(value) in kinds:
-                done.append(value)
-            else:
-                results.add(finish(value))
-        except BaseException as error:  # noqa: BLE001 (recorded as the item's failure)
-            _note_failure(items, position, error, results)
-    return len(values)
+def _plain_calls(function: MapFunction, items: Sequence[Any]) -> tuple[Callable[..., Any], Sequence[Any], bool] | None:
+    """Return the function and the items if no call can change them."""
+    if isinstance(items, PackedValues) and items.is_plain:
+        with suppress(Exception):  # each failing item raises it again
+            called, _ = function.prepare(items.__getitem__, 0)
+            if function.fresh.is_fixed:
+                return called, items.all(), function.spread
+    return None
 
 
 def _note_failure(items: Sequence[Any], position: int, error: BaseException, results: ChunkResults) -> None:
@@ -162,18 +155,18 @@ class MapFunction(PickledFunction, ManyCallsFunction):
 
     def replay(self, *args: Any) -> list[Any]:
         [items] = args
-        calls = (self.prepare(items.__getitem__, position) for position in range(len(items)))
-        return [finish(each(*self.spread_out(item))) for each, item in calls]
+        return [finish(self.call(items, position)) for position in range(len(items))]
 
-    def spread_out(self, item: Any) -> Any:
-        return item if self.spread else (item,)
+    def call(self, items: Sequence[Any], position: int) -> Any:
+        called, item = self.prepare(items.__getitem__, position)
+        return called(*item) if self.spread else called(item)
 
     # -- in the client
 
     def error_of(self, item: Any, owner: object, error: Exception) -> Exception:
         """Return the error that a single call with this unsendable item would raise."""
         try:
-            dump_arguments(tuple(self.spread_out(item)), {}, None, owner, self.name)
+            dump_arguments(tuple(item) if self.spread else (item,), {}, None, owner, self.name)
         except SerializationError as found:
             return found
         except ScalerError:  # a future in the item has failed in the meantime

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -118,6 +120,30 @@ def test_unloadable_item_affects_no_other_item() -> None:
     results = arrived(call_each(chunk(type), arrived(Items([[1], Unloadable(), 2]))))
     assert list(results) == [list, None, int]
     assert str(load_exception(results.failures[1])).startswith("the arguments cannot be loaded: KeyError")
+
+
+def late_error(item: int) -> int:
+    """Make the chunk raise as if a signal handler ran after the call of item 1."""
+    frame = sys._getframe()  # noqa: SLF001
+    while frame.f_code.co_name != "call_each":
+        assert frame.f_back is not None
+        frame = frame.f_back
+
+    def fail(frame: FrameType, *_: Any) -> Any:
+        if len(frame.f_locals["results"]) == 2:
+            sys.settrace(None)
+            raise TimeoutError("late")
+        return fail
+
+    if item == 1:
+        frame.f_trace = fail
+        sys.settrace(lambda *_: None)
+    return item
+
+
+def test_exception_between_calls_fails_the_whole_chunk() -> None:
+    with pytest.raises(TimeoutError, match="late"):
+        call_each(chunk(late_error), arrived(Items([0, 1, 2, 3])))
 
 
 class Account:
