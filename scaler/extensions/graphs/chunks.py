@@ -102,6 +102,7 @@ class NodeChunk:
         self.slots, self.sources = array("i"), array("Q")
         self.functions, self.counts = array("I"), array("I")
         self.is_kept = bytearray()
+        """By node: whether chunks (1) or single nodes (2) need its value."""
 
     def add(self, whole: NodeChunk | Constant | Key, position: int = 0) -> int:
         """Add an external value; return its slot. position: 1-based position within the value of a chunk."""
@@ -119,6 +120,12 @@ class NodeChunk:
             for each in self.inputs
         ]
         return program, *inputs
+
+    def values(self) -> dict[Key, InnerCall]:
+        """Return arguments that stand for the values of nodes, as single nodes need them. The chunk's task must
+        exist."""
+        kept = zip(self.keys, self.is_kept, strict=True)
+        return {key: InnerCall(value_at, (self.future, at)) for at, (key, by) in enumerate(kept) if by > 1}
 
 
 class GraphCut:
@@ -166,22 +173,15 @@ class GraphCut:
     def _add_single(self, number: int) -> None:
         self.order.append(self._plan.keys[number])
         for each in self._plan.inputs(number):
-            self._keep(each)
+            self._keep(each, 2)
 
-    def _keep(self, number: int) -> tuple[NodeChunk | None, int]:
+    def _keep(self, number: int, by: int) -> tuple[NodeChunk | None, int]:
         """Return the chunk and 1-based position of a node, whose value another task needs; None for a single node."""
         chunk, position = self._chunks[number], self._positions[number]
         if chunk is None:
             return None, 0
-        chunk.is_kept[position] = 1
+        chunk.is_kept[position] |= by
         return chunk, position + 1
-
-    def value_of(self, key: Key) -> InnerCall:
-        """Return an argument that represents the value of a chunked node. The task of its chunk must exist."""
-        number = self._plan.number(key)
-        chunk = self._chunks[number]
-        assert chunk is not None, "it is chunked"
-        return InnerCall(value_at, (chunk.future, self._positions[number]))
 
     def _chunk_of(self, numbers: Sequence[int]) -> NodeChunk:
         """Return the longest prefix of these nodes that needs at most MAX_INPUTS inputs."""
@@ -199,7 +199,7 @@ class GraphCut:
                 slot = slots.get(each)
                 if slot is None:
                     if each >= 0:
-                        chunk, position = self._keep(each)
+                        chunk, position = self._keep(each, 1)
                         slot = made.add(plan.keys[each] if chunk is None else chunk, position)
                     else:
                         slot = each  # a constant
@@ -212,17 +212,6 @@ class GraphCut:
             slots[number] = place
         made.is_kept = bytearray(len(made.keys))
         return made
-
-
-class Values(dict[Key, Any]):
-    """Values and futures of a graph by key. A missing key belongs to a chunked node."""
-
-    cut: GraphCut | None = None
-
-    def __missing__(self, key: Key) -> InnerCall:
-        assert self.cut is not None, "its node is chunked"
-        value = self[key] = self.cut.value_of(key)
-        return value
 
 
 def is_large(plan: Plan, unwanted: int) -> bool:

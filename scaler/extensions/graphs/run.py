@@ -138,9 +138,9 @@ class GraphRun:
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
         """Make all tasks except samples before submitting the first. Inner values then never need to be embedded."""
         wanted = set(plan.wanted.values())
-        found = chunks.Values(plan.values)
+        found = dict(plan.values)
         self._share_values(plan, found)
-        cut = found.cut = self._cut(plan, found, wanted, chunk_size)
+        cut = self._cut(plan, found, wanted, chunk_size)
         measured = len(self._tasks)
         of_chunks = None if cut is None else ChunkFunction(cut.functions)
         for key in plan.nodes if cut is None else cut.order:
@@ -187,6 +187,7 @@ class GraphRun:
         task = self._table.prepare(template, chunk.arguments(found), {}, node=tuple(chunk.keys))
         task.calls = len(chunk.keys)
         chunk.future = task
+        found |= chunk.values()
         self._tasks.append(task)
 
     def _cut(

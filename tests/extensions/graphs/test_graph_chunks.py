@@ -28,7 +28,6 @@ from scaler.extensions.graphs.chunks import (
     Levels,
     Measured,
     NodeChunk,
-    Values,
     is_large,
     samples_of,
 )
@@ -64,12 +63,12 @@ def cut_of(graph: Graph, keys: list[Any], size: int, **given: Any) -> tuple[Plan
 
 def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
     """Run a graph here, as the tasks would; return the values of chunks' tasks and single nodes."""
-    found = Values({**plan.values, **(found or {})})
-    found.cut = cut
+    found = {**plan.values, **(found or {})}
     for each in cut.order:
         if isinstance(each, NodeChunk):
             function = ChunkFunction(cut.functions)
             each.future = sent(sent(function)(*sent(each.arguments(found))))
+            found |= each.values()
         else:
             function, *arguments = plan.nodes[each]
             found[each] = function(*sent([plan.fill(argument, found) for argument in arguments]))
