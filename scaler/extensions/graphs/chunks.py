@@ -216,12 +216,7 @@ class GraphCut:
 
 def is_large(plan: Plan, unwanted: int) -> bool:
     """Return whether sampling pays off: for many nodes, and for long chains, whose nodes would each need messages."""
-    if unwanted >= MIN_NODES or unwanted < MIN_LEVELS:
-        return unwanted >= MIN_NODES
-    levels: list[int] = []
-    for number in range(len(plan.keys)):
-        levels.append(1 + max(map(levels.__getitem__, plan.inputs(number)), default=0))
-    return max(levels) > MIN_LEVELS
+    return unwanted >= MIN_NODES or (unwanted >= MIN_LEVELS and len(Levels(plan, ()).steps) > MIN_LEVELS)
 
 
 def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
@@ -18,11 +17,10 @@ from scaler.client.task_calls import TaskCalls
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ScalerError, UsageError
 from scaler.extensions.chunk_options import chunk_size_of
-from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, why_one
+from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, failed_item, why_one
 from scaler.extensions.maps.window import CHUNKS_OF_WINDOW, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
 from scaler.serialization import name_of
-from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import hide_frames, locate
+from scaler.serialization.exceptions import hide_frames
 from scaler.texts import shown
 
 STEP_ITEMS = 16
@@ -54,9 +52,7 @@ def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool
     for index, future in enumerate(futures):
         error = error_of(future)
         if error is not None:
-            locate(error, f"item {index} of map over {name}")
-            with contextlib.suppress(AttributeError):  # the exception's class defines its own item_index
-                assign(error, "item_index", index)
+            failed_item(error, index, f"item {index} of map over {name}")
             if not return_exceptions:
                 raise error
         results.append(future.result() if error is None else error)

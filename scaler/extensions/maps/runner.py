@@ -55,6 +55,14 @@ class FailedItem:
     index: int
 
 
+def failed_item(exception: BaseException, index: int, where: str) -> FailedItem:
+    """Return the outcome of an item, and name the item in its exception."""
+    locate(exception, where)
+    with contextlib.suppress(AttributeError):  # the class has its own item_index
+        assign(exception, "item_index", index)
+    return FailedItem(exception, index)
+
+
 @dataclass(slots=True, eq=False)
 class Chunk:
     """Consecutive items, from number `first` on, that are sent together."""
@@ -251,14 +259,13 @@ class ChunkRunner:
         where = f"item {index}"
         if not is_own and chunk.count > 1:
             where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
-        locate(exception, f"{where} of {self.progress.verb} over {self.progress.name}{shown and f': {shown}'}")
+        where += f" of {self.progress.verb} over {self.progress.name}{shown and f': {shown}'}"
+        failed = failed_item(exception, index, where)
         if chunk.earlier and isinstance(exception, _OF_ONE_ITEM):
             annotate(
                 exception, f"{counted(chunk.earlier, 'earlier attempt')} ended with a chunk that contained other items"
             )
-        with contextlib.suppress(AttributeError):  # the class has its own item_index
-            assign(exception, "item_index", index)
-        return FailedItem(exception, index)
+        return failed
 
     def _items_sent(self, chunk: Chunk) -> list[Any]:
         """Return the items that were sent; empty if they cannot be loaded outside a task."""
