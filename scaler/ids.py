@@ -130,5 +130,5 @@ class IdFactory:
 
 
 def session_ids(owner: bytes) -> IdFactory:
-    """Return the id factory of a program in a durable session. Starts at a random number below all keyed tasks."""
+    """Return the id factory of a program in a durable session. Its random first number is below any keyed task's."""
     return IdFactory(owner, int.from_bytes(os.urandom(6), "big") % (_KEYED // 2))

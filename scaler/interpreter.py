@@ -13,7 +13,7 @@ HASH_SEED = "6640"  # makes `hash("text")` equal on all workers; Dask's value
 OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"  # the starting program's options for its tasks, one per line
 ENVIRONMENT_VARIABLE = "SCALER_ENVIRONMENT"  # path of the packed requirements, in processors with an environment
 _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that would clutter the output of tasks
+_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that would clutter task output
 
 
 def own_hash_seed() -> str:

@@ -252,7 +252,7 @@ def known_extensions() -> tuple[Extension, ...]:
 
 
 def own_processes() -> dict[str, OwnProcess]:
-    """Return the processes of extensions, by the names of their sections and arrays in a file."""
+    """Return the extensions' processes, by the names of their sections and arrays in a file."""
     found = [each.process for each in known_extensions() if each.process is not None]
     return {section: each for each in found for section in (each.section, *each.arrays)}
 

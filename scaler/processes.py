@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
-    """Request a signal for this process when its parent ends, or the parent's thread that started it. Use only for
+    """Request a signal for this process when the thread that started it, or the whole parent, ends. Use only for
     processes started by a main thread. If parent_pid has already ended, raises the signal immediately. Raises OSError
     if the system refuses."""
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:

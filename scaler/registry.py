@@ -224,7 +224,7 @@ def _path() -> Path:
 
 
 def texts_of_running(suffix: str) -> list[bytes]:
-    """Return the files of running processes, and delete stale ones. Raises UsageError if there is no private
+    """Return the files of running processes, and delete stale files. Raises UsageError if there is no private
     directory."""
     texts: list[bytes] = []
     if not HAS_NAMES:

@@ -47,8 +47,8 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command, `module:function` references. The first takes program, arguments, and environment; the second, if
-any, takes the first's result. The last function returns the exit code."""
+"""For each command, one or two `module:function` references. The first function takes the program, arguments, and
+environment, and the second takes the result. The last function returns the exit code."""
 
 
 def _script(name: str) -> Callable[[], int]:

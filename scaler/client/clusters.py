@@ -39,8 +39,8 @@ def open_cluster(
     """Connect a client to the cluster with an address or name; with None, to SCALER_ADDRESS or a new local cluster.
 
     Prints the choice to stderr, except for an explicit address. given_access: the arguments `credentials`,
-    `insecure_no_auth`, and `compression` of `Client`; an Access as `credentials` replaces all. Raises UsageError,
-    ConfigError, UnreachableError, RefusedError, and ComponentError if a new cluster cannot start.
+    `insecure_no_auth`, and `compression` of `Client`; an Access as `credentials` overrides the others. Raises
+    UsageError, ConfigError, UnreachableError, RefusedError, and ComponentError if a new cluster cannot start.
     """
     access = _access(*given_access)
     if n_workers is not None:

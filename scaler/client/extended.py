@@ -1,5 +1,5 @@
-"""The methods of clients that extensions define. extended.pyi declares their types, and an extension is imported when
-one of its methods is first used."""
+"""Client methods that extensions define. extended.pyi declares their types. An extension is imported when one of its
+methods is first used."""
 
 from scaler.plugins import ExtensionMethod
 

@@ -122,7 +122,7 @@ class ClientLoop:
         self._results = StoredResults(self.futures, self.wanted, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns(), lambda: self._call(self._report))
         self.on_message: dict[type[m.Message], Callable[[m.Message], object]] = {}
-        """Functions of extensions that take messages from the scheduler, in the client's thread."""
+        """Extensions' functions that process messages from the scheduler, in the client's thread."""
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()

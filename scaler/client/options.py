@@ -195,7 +195,7 @@ def _check_names(given: OptionKeywords, verb: str) -> None:
         hint = f"did you mean {near[0]!r}? The" if near else "the"
         if unknown[0] == "replicas":
             hint = "client.persist(future) keeps a second copy of a result; the"
-        text = f"{verb} got an unexpected keyword argument {unknown[0]!r}; {hint} options of tasks are {known}"
+        text = f"{verb} got an unexpected keyword argument {unknown[0]!r}; {hint} task options are {known}"
         raise TypeError(text)
 
 

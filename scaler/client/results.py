@@ -207,7 +207,7 @@ class StoredResults:
             restoring.add(self._loop.create_task(self._restore(identifier, needed.get(task_of(identifier)))))
 
     def _needed_results(self, tasks: set[bytes]) -> dict[bytes, tuple[TaskFuture, Serializer | None]]:
-        """Return the futures of these tasks that pending tasks reference, each with a referencing task's serializer."""
+        """Return the futures among these tasks that pending tasks reference, each with the serializer to store it."""
         found: dict[bytes, tuple[TaskFuture, Serializer | None]] = {}
         if not tasks:
             return found

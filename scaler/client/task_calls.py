@@ -60,7 +60,7 @@ class TemplateTable:
         self._serializer = serializer
         self.code = code
         self._shared: dict[str, FunctionReference] = {}
-        """The serializer and the uploaded code, by field of a Spec, once a template needs them."""
+        """The registered serializer and uploaded code, by name of their Spec field. Registered on first use."""
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[int, CachedFunction] = {}
         self._by_value = modules_by_value()

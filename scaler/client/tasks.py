@@ -259,7 +259,7 @@ class ClientGaveUp(NamedTuple):
 
 
 class SchedulerRestarted(NamedTuple):
-    """The scheduler was restarted, or dropped this client. stand_ins: available values of `lost_values`."""
+    """The scheduler was restarted or dropped this client. stand_ins: new uploads of the `lost_values`."""
 
     stand_ins: StandIns
 

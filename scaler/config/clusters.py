@@ -24,7 +24,7 @@ class LauncherConfig:
     object_storage_server: ObjectStorageServerConfig | None = None
     """Settings of the object storage; None: the scheduler contains the storage, or uses a remote one."""
     processes: Mapping[str, SettingsModel] = field(default_factory=dict)
-    """Settings of extensions' processes, by section."""
+    """Settings for the extensions' processes, by section."""
     scheduler: SchedulerConfig
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
     webui: WebUiConfig | None = None

@@ -35,7 +35,7 @@ class ConfigFile:
     tables: Mapping[str, Section]
     worker_managers: tuple[Section, ...]
     processes: Mapping[str, OwnProcess] = field(default_factory=dict)
-    """Processes of extensions, by section."""
+    """The extensions' processes, by section."""
 
 
 def read_file(path: str) -> ConfigFile:

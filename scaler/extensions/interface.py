@@ -48,7 +48,7 @@ class SchedulerPart(Timed):
         raise NotImplementedError
 
     def on_message(self, peer: PeerRecord, message: Any, state: ClusterState) -> Iterable[Command]:
-        """Process a message and return commands. peer: the sender, of a role that may send this message."""
+        """Process a message and return commands. peer: the sender, whose role permits this message."""
         raise NotImplementedError
 
     def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply | Perform:

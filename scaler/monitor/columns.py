@@ -12,7 +12,7 @@ currency of unit_price. heat: severity from 0 to 100."""
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """A column of scaler_top's table of workers. order: position. width: minimum, in terminal columns. worth:
+    """A column of scaler_top's worker table. order: position. width: minimum, in terminal columns. worth:
     columns with larger numbers are hidden first, 0 never. key: sorts by this column."""
 
     order: int

@@ -149,7 +149,7 @@ class MonitorConnection(Asking):
         access: Access = LOCAL_ACCESS,
         timeout_seconds: float = 5.0,
     ) -> None:
-        """on_change: called after changes of the model or the connection. timeout_seconds: for `ready` and questions.
+        """on_change: called after changes to the model or the connection. timeout_seconds: for `ready` and questions.
         Raises UsageError for a malformed address."""
         self._on_change = on_change
         self._answered = asyncio.Event()

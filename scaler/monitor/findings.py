@@ -18,7 +18,7 @@ from scaler.texts import pattern
 MAX_FINDINGS = 3
 LEAST_SECONDS = 20.0
 LEAST_STATES = 10
-"""Minimum states in a window. Fewer mean that the cluster has just started or the connection was interrupted."""
+"""Minimum states in a window. A shorter window follows a cluster start or an interrupted connection."""
 MAX_TASKS_READ = 2_000
 """Number of most recent tasks read, which takes a few milliseconds."""
 BUSY_SHARE = 0.9

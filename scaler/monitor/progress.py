@@ -65,7 +65,7 @@ class JobProgress(Generic[Row]):
         self._incarnation = 0
 
     def follow(self, status: Status, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Return the rows of the next state with the figures of their jobs. A new scheduler has new jobs."""
+        """Return the rows of the next state, with the progress of their jobs. A restarted scheduler starts new jobs."""
         known = self._jobs if status.incarnation == self._incarnation else {}
         self._jobs, self._incarnation, at = {}, status.incarnation, status.at
         found = []

@@ -142,7 +142,7 @@ _DECLARED = (
     _listed("managers", "Worker managers and their units"),
     _listed("clients", "Clients and their tasks"),
     _listed("functions", "Functions and their tasks"),
-    _listed("calls", "Calls of clients (maps, graphs, single submits) and their progress"),
+    _listed("calls", "Clients' calls (maps, graphs, single submits) and their progress"),
     Table("costs", "Costs of units, and spending limits", SpendingRow, lambda asking: [asking.model.status.spending]),
     _listed("waiting", "Waiting tasks by function and needs, with the reason"),
     _listed("stores", "Object stores: the object storage and the hosts' stores"),

@@ -286,9 +286,9 @@ def _may_lend() -> bool:
 
 class ZmqEnd:
     def __init__(self, context: Context, kind: int, wakeups: Wakeups, more_events: int = 0) -> None:
-        """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket to close
-        on this event. While a monitor's mask contains this event, libzmq 4.3.5 never closes a connection whose stream
-        is damaged after the handshake: see docs/libzmq-damaged-streams.md."""
+        """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL if the owner closes
+        the socket on this event. While a monitor's mask contains this event, libzmq 4.3.5 never closes a connection
+        whose stream is damaged after the handshake: see docs/libzmq-damaged-streams.md."""
         self._wakeups = wakeups
         self._has_events = True
         address = f"inproc://monitor-{next(_monitor_numbers)}"
@@ -343,7 +343,7 @@ class ZmqEnd:
             yield kind, value
 
     def _close(self, linger_seconds: float) -> None:
-        """Close the socket. Returns when messages are delivered or the linger time is over, and the address is free."""
+        """Close the socket. Delivers messages for up to the linger time, and returns once the address is free."""
         self._socket.close(linger=round(linger_seconds * 1000))
         # Wait for the socket's last event. ZeroMQ's thread sends it, and could block if the monitor closed first.
         while self._monitor.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):

@@ -725,7 +725,7 @@ class WorkerHeartbeat(Message):
     processors: list[ProcessorStatus] = field(default_factory=list)
     clock_offset_seconds: f.Clock = 0.0  # scheduler's monotonic clock minus the worker's
     clock_error_seconds: f.Seconds = 0.0  # maximum error of the offset; 0: unknown
-    unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
+    unix_seconds: f.Clock = 0.0  # the worker's wall clock at the time of sending
     memory_kills: f.Count32 = 0  # processors terminated for their memory since the start
     processors_replaced: f.Count32 = 0  # processors replaced between tasks since the start
     degraded_reason: str = ""  # why tasks cannot run on the worker, or empty

@@ -580,7 +580,7 @@ struct WorkerHeartbeat {
   processors @5 :List(ProcessorStatus);
   clockOffsetSeconds @6 :Float64;  # scheduler's monotonic clock minus the worker's; a reading of the sender's clock
   clockErrorSeconds @7 :Float64;  # maximum error of the offset; 0: unknown
-  unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
+  unixSeconds @8 :Float64;       # the worker's wall clock at the time of sending; a reading of the sender's clock
   memoryKills @9 :UInt32;        # processors terminated for their memory since the start
   processorsReplaced @10 :UInt32;  # processors replaced between tasks since the start
   degradedReason @11 :Text;      # why tasks cannot run on the worker, or empty

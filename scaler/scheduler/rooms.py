@@ -1,4 +1,4 @@
-"""Creates the parts of extensions in a scheduler's process. An exception in a hook disables its extension."""
+"""Creates the extensions' parts in a scheduler's process. An exception in a hook disables its extension."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ _CLIENT_MODULES = "hashlib", "scaler.client.client", "scaler.client.clusters"
 """Modules used by tasks with a client. A module missing here would be imported by each waiting task. Named as text,
 because workers do not depend on clients."""
 _CLIENTS = 0
-"""In a request: prepare for tasks with clients. In a report: the program accepts requests."""
+"""In a request: import the modules of clients. In a report: the program accepts requests."""
 MAX_REASON_BYTES = 16 * 1024
 
 
@@ -95,7 +95,7 @@ class ForkServer:
         socket.send_fds(self._socket, [_REQUEST.pack(number)], list(descriptors))
 
     def prepare_clients(self) -> None:
-        """Prepare for tasks with clients, before any processor that is requested later."""
+        """Import the modules of clients before forking any processor that is requested later."""
         if not self._has_clients:
             self._has_clients = True
             with contextlib.suppress(OSError):  # the fork server has exited, so the agent ends soon

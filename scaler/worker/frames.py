@@ -190,7 +190,7 @@ class Sender:
         self.unsent_bytes = 0
 
     def send(self, datagrams: Collection[bytes] = ()) -> None:
-        """Send datagrams. Without an argument, send queued datagrams, because the socket is writable."""
+        """Send or queue datagrams. Without an argument, send queued datagrams once the socket is writable."""
         end, unsent, was_full = self.end, self.unsent, bool(self.unsent)
         unsent.extend(datagrams)
         self.unsent_bytes += sum(map(len, datagrams))

@@ -257,7 +257,7 @@ class PolledBackend(ABC):
             return error
         unit = self._alive.get(unit_id)
         if outcome == "not found" and unit is not None and time.monotonic() - unit.born_at < NOT_FOUND_SECONDS:
-            text = f"{self._service_name} does not know a newly started unit yet"
+            text = f"{self._service_name} does not list a newly started unit yet"
             return BackendError(text, is_temporary=True)
         return outcome
 

@@ -215,7 +215,7 @@ class Runner:
         try:
             return self._make()
         except UsageError as error:
-            raise BackendError(str(error)) from error  # a user may correct the service's state
+            raise BackendError(str(error)) from error  # retried, because a user may repair the service
 
     async def _first_round(self) -> float:
         working = asyncio.create_task(self._round())

@@ -280,7 +280,7 @@ def test_only_missing_parts_are_reported_at_startup(
     assert caplog.messages == []
 
 
-# -- how much is asked
+# -- number of requests
 
 
 def test_thousand_tasks_start_and_end_with_one_request_each(aws: AwsEmulator) -> None:

@@ -120,7 +120,7 @@ def test_connection_at_the_limit_replaces_an_event_stream_if_all_are(monkeypatch
     run(scenario())
 
 
-# -- who is at the other end
+# -- peers' users
 
 ASK = """
 import os, socket, sys

@@ -17,7 +17,7 @@ from scaler.protocol.session import HEADER_BYTES, Envelope
 MIN_FRAME_BYTES = 4 * 1024
 SAMPLE_BYTES = 16 * 1024
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
-"""Packing yields to timers and other connections at the first end of an envelope after this many bytes."""
+"""Number of bytes after which packing finishes its envelope and yields to timers and other connections."""
 MAX_SHARE = 0.9
 """Frames that do not shrink below this share are sent uncompressed."""
 GAIN = 2.0

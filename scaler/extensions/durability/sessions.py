@@ -112,7 +112,7 @@ class Sessions(Durability):
     """Time for which an unused session is kept."""
     sessions: dict[bytes, DurableSession]
 
-    # -- arrivals and departures of clients
+    # -- client connections
 
     def refusal(
         self, peer: bytes, name: str, identity: Identity, now: float, is_its_own: bool

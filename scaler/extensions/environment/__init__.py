@@ -1,4 +1,4 @@
-"""The environment of tasks: uploaded modules, required packages, and different package versions.
+"""Task environments: uploaded modules, required packages, and differences in package versions.
 
 client.upload -> upload.py: an archive -> uploaded.py: modules that a processor imports from it
 requirements of a worker -> installer.py: installed packages

@@ -62,7 +62,7 @@ def _limited(listed: Listed) -> bytes:
         return b""
     found = packed(listed)
     if len(found) > MAX_BYTES:
-        raise UsageError(f"environment: the requirements have {len(found):,} compressed bytes; limit: {MAX_BYTES:,}")
+        raise UsageError(f"environment: the compressed requirements have {len(found):,} bytes; limit: {MAX_BYTES:,}")
     return found
 
 

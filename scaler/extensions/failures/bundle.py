@@ -77,7 +77,7 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
     [payload] = run.payloads
     what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
     functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
-    # Large arguments are also a stored object: the last reference of the task.
+    # Large arguments are stored as an object, which is the last input of the task.
     stored = payload[:17] if m.is_stored(payload) else None
     inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]
     values = [parts(each, f"input {number}") for number, each in enumerate(inputs)]

@@ -9,7 +9,7 @@ from scaler.scheduler.core.rooms import Paced
 from scaler.scheduler.core.state import Timing
 
 MOST_PACED = 128
-"""All counts of a pace are halved once it includes this many tasks."""
+"""Number of tasks at which the counts of a pace are halved."""
 MAX_PACES = 32
 """Maximum number of functions with a pace per worker: the most recently started."""
 

@@ -1,5 +1,5 @@
 """Records of the history (minutes, events, function times), their line format on disk, chart points, and the comparison
-of functions with about a day earlier. Pure.
+of function times with the previous day. Pure.
 
 Each line starts with a checksum of its JSON, by which readers detect and skip torn lines."""
 

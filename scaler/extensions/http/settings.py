@@ -82,7 +82,7 @@ class Schedule(SettingsModel):
     timezone: Annotated[str, v.taken_by(_zone)] = "UTC"
     """Time zone of cron, such as Europe/Berlin."""
     missed: Literal["run", "skip"] = "run"
-    """After downtime of the server or the scheduler: run the last missed time, or no missed time."""
+    """After downtime of the server or the scheduler: start the last missed run, or skip it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Isolation of tasks in one processor: undoes the changes of each task to its process."""
+"""Isolates the tasks of one processor: undoes each task's changes to the process."""
 
 from scaler.plugins import Extension
 

@@ -1,4 +1,4 @@
-"""Logs: the output of tasks, and the last warnings and errors of workers.
+"""Logs: task output, and the workers' last warnings and errors.
 
 prints.py: output of tasks -> Printed
 agent.py: records -> WorkerLogged -> core.py: the last records -> the table `logs`

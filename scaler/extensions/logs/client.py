@@ -40,7 +40,7 @@ class LogCalls(TaskCalls):
     def logs(self, *, worker: str = "") -> RowTable[Any]: ...
 
     def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | RowTable[Any]:
-        """Return the output of a task so far, or the log records of workers.
+        """Return a task's output so far, or the workers' log records.
 
         Args:
             future: the task. The scheduler keeps the beginning and the end of a long output, and only recent outputs.

@@ -1,4 +1,4 @@
-"""Keeps the output of tasks, and the last records of the workers' own logs. Pure."""
+"""Keeps task output, and the last records of the workers' own logs. Pure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MAX_NAME = 100
 
 
 class Logs(SchedulerPart):
-    """Output of tasks, and log records in arrival order."""
+    """Task output and log records, in arrival order."""
 
     changes = (TaskFailed,)
     messages = (WorkerLogged, Printed, Output)

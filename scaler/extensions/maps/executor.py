@@ -230,5 +230,5 @@ def _at_exit() -> None:
             _wait_for(awaited)
 
 
-# Runs before the exit handler of clients, which the imports above registered earlier.
+# Runs before the clients' exit handler, which the imports above registered earlier.
 atexit.register(_at_exit)

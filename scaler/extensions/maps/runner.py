@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
 If a whole chunk fails (lost worker or process, memory limit, missing argument), its items are resent one by one, and
-only the faulty item fails. A chunk may use half of its items' attempts, so the other half remains for the items.
+only the faulty item fails. A chunk may use half of its items' attempts. The other half remains for the resent items.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class ChunkRunner:
             return
         template, attempts = self._one, 0
         if chunk.future is not None and (chunk.error is None or remote_traceback(chunk.error) is None):
-            # Without a remote traceback, items may have been called: all arguments were available.
+            # Without a remote traceback, the chunk had its arguments and may have called items.
             if not isinstance(chunk.error, _OF_ONE_ITEM):
                 return
             template, attempts = self._one_of_lost, self._chunk_attempts

@@ -115,7 +115,7 @@ class ValuePacker:
         self._buffers_of_one.clear()
         self._file.seek(0)
         self._file.truncate()
-        self._pickler.clear_memo()  # successive values share only numbered objects
+        self._pickler.clear_memo()  # values share only the classes that `_class_number` numbers
         self._pickler.globals_ref = {}
         self._pickler.dump(value)
         return self._file.getvalue(), self._buffers_of_one.copy()

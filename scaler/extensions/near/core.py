@@ -179,7 +179,7 @@ class Names(SchedulerPart, Nearness):
         workers = listed([each.name for each in islice(name.workers, MAX_COMPARED)], 3)
         return f"it prefers workers with {near.removeprefix(NEAR)!r}{less}: {workers}"
 
-    # -- names of workers
+    # -- workers' names
 
     def _sent(self, worker: Worker, near: str) -> None:
         names = self.lanes.setdefault(worker.name, OrderedDict())

@@ -254,7 +254,7 @@ class Elastic(Scaling):
 
 
 class ScalingPart(SchedulerPart):
-    """Columns added to the rows of managers."""
+    """Additional columns for manager rows."""
 
     def __init__(self, _config: object = None) -> None: ...
 

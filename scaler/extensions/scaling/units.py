@@ -47,7 +47,7 @@ class UnitEnds(dict[str, UnitEnd]):
     """
 
     def report(self, units: Iterable[UnitStatus], queued: Mapping[str, float], now: float) -> None:
-        """Replace all ends with reported ends. queued: queueing times, which do not count toward limits."""
+        """Replace all ends with the reported units' ends. queued: queueing times, which do not count toward limits."""
         before = self.copy()
         self.clear()
         for unit in units:

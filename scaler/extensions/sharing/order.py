@@ -249,7 +249,7 @@ class FairTurns(SchedulerPart, Turns):
         return True
 
     def may_reserve(self, group: Group, placed: int) -> bool:
-        """Return False if a maximum is too small, or while other tasks of an owner with a maximum have a turn."""
+        """Return False if the group exceeds a maximum, or while its owner has a maximum and other ready tasks."""
         owner = self._owner_of(group)
         limits = [user.share.max_slots for user in owner.line() if user.share.max_slots]
         others = placed and limits and any(each.ready and each.needs != group.needs for each in owner.groups)

@@ -82,14 +82,14 @@ class Preemption:
         self._since: dict[Reason, float] = {}
         self._slots: defaultdict[User, float] = defaultdict(float)
         self._standings: defaultdict[User, float] = defaultdict(float)
-        """Changes of slots and standings due to stops in progress."""
+        """Changes in slots and standings due to stops in progress."""
         self._surplus: dict[User, float] = {}
 
     @property
     def pause_seconds(self) -> float:
         return max(PERIOD_SECONDS, SECONDS_PER_TASK * len(self.candidates)) if self.candidates else math.inf
 
-    # -- what runs
+    # -- running tasks
 
     def began(self, task: Task, began_at: float) -> None:
         known = self.candidates.get(task.id)
@@ -113,7 +113,7 @@ class Preemption:
         """Return whether all slots of a worker have tasks that may be stopped. No task should be queued there."""
         return bool(self.candidates) and sum(task in self.candidates for task in worker.tasks) >= worker.slots
 
-    # -- what to stop
+    # -- choice of the tasks to stop
 
     def choose(
         self, cluster: ClusterState, slots_of: Callable[[User], float], now: float

@@ -21,7 +21,7 @@ OWED_SECONDS = 10.0
 LONG_SECONDS = PREFETCH_SECONDS / 2
 """Minimum mean duration of long tasks."""
 MOST_MEASURED = 64
-"""Number of tasks in a mean duration beyond which older tasks lose weight."""
+"""Number of tasks at which the sums of a mean duration are halved, so that older tasks lose weight."""
 NEGLIGIBLE = 0.1
 """Durations of one magnitude are dropped once their weighted number of tasks is below this value."""
 
@@ -144,7 +144,7 @@ class User:
         self.ended_seconds += seconds
 
     def give(self, share: Share) -> None:
-        """Set the share, and scale earlier use to preserve the standing."""
+        """Set the share, and scale earlier use so that the standing does not change."""
         self.used_seconds *= share.weight / self.share.weight
         self.share = share
 

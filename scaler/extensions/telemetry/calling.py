@@ -1,4 +1,4 @@
-"""Runs traced tasks inside a span, in processors. Exceptions of tasks pass through this module."""
+"""Runs traced tasks inside a span, in processors. Task exceptions pass through this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts of tasks and spans of calls, in clients. Imported by `Client.trace` and for nested clients."""
+"""Task contexts and call spans, in clients. Imported by `Client.trace` and for nested clients."""
 
 from __future__ import annotations
 

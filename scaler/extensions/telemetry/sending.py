@@ -157,7 +157,7 @@ def make_provider(service: str, endpoint: str = "", *, is_flushed: bool = False)
 
 
 class TaskSpans:
-    """Makes spans of tasks that are already sampled."""
+    """Makes spans for tasks that are already sampled."""
 
     def __init__(self, provider: Any) -> None:
         self.provider = provider

@@ -37,7 +37,7 @@ STATUS_SECONDS = 1.0
 
 
 class Monitors:
-    """Serves monitors, and answers the questions of clients."""
+    """Serves monitors, and answers clients' questions."""
 
     def __init__(self, frame: SchedulerServer) -> None:
         self._frame = frame
@@ -46,7 +46,7 @@ class Monitors:
         self._events = Events()
         self._answers = Answers(frame, self._events, self._server_status)
         self._askers: dict[bytes, Asker] = {}
-        """All peers. Those with a client's key may only ask."""
+        """All peers. A peer with a client's key may only ask questions."""
         self._missed: dict[bytes, int] = {}
         """Number of ended tasks in skipped reports, by monitor."""
         self._meter = LoadMeter()

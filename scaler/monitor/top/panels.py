@@ -1,4 +1,4 @@
-"""Text around the table of workers (panels, totals, counts, one worker), and reports without a screen. Pure."""
+"""Text around the worker table (panels, totals, counts, one worker), and reports without a screen. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from scaler.stack_profile import read_document
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
 ASKED = {found.key: found for found in FOUND.values() if found.key}
-"""Tables of extensions by their keys."""
+"""The extensions' tables, by key."""
 _ASKED_HINTS = " ".join(f"{found.name}[{key}]" for key, found in ASKED.items())
 MORE_KEY_HINTS = f"tasks[t] data[b] units[u] filter[/] freeze[space] detail[enter] help[?] quit[q] {_ASKED_HINTS}"
 VERSION = 1

@@ -32,7 +32,7 @@ _OF_TABLES = {
     for name, table in FOUND.items()
     if any(column.metric for column, _ in columns(table.kind).values())
 }
-"""Row types of extensions that have metrics, by table name."""
+"""Extensions' row types that have metrics, by table name."""
 
 
 class Metrics(Collector):
@@ -48,7 +48,7 @@ class Metrics(Collector):
         self._registry.register(self)
 
     async def refresh(self) -> None:
-        """Read the tables of extensions, for `collect`."""
+        """Read the extensions' tables, for `collect`."""
         self._asked = []
         for name, kind in _OF_TABLES.items():
             with contextlib.suppress(ScalerError):

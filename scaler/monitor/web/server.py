@@ -121,7 +121,7 @@ class WebApp:
         await self._app(scope, receive, send)
 
     def changed(self) -> None:
-        """Process a change of the model or the connection: update browsers, and log changes of the connection."""
+        """Process a change to the model or the connection: update browsers, and log connection changes."""
         if self._monitor.connected != self._connected:
             self._connected = self._monitor.connected
             if self._connected:

@@ -33,7 +33,7 @@ class PolicyAnswered(NamedTuple):
 
 
 class MonitoringChanged(NamedTuple):
-    """The first monitor connected, or the last monitor left. Changes of single tasks are published while is_watched."""
+    """The first monitor connected, or the last one disconnected. Per-task changes are published while is_watched."""
 
     is_watched: bool
 

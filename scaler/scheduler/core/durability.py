@@ -43,7 +43,7 @@ _NO_SESSIONS = "this scheduler has no durable sessions: its extension durability
 class Durability:
     """Recovery of a restarted scheduler, the journal's view of the changes, and durable sessions.
 
-    The core uses this class without the extension. It recalls attempts that workers report from an earlier scheduler
+    Without the extension, the core uses this base class, which recalls attempts that an earlier scheduler dispatched
     and runs resubmitted tasks again. Tasks with retries=0 may have run, so they end as lost. Times are core time.
     """
 

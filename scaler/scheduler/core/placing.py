@@ -1,4 +1,4 @@
-"""Interfaces of extensions that place some tasks by special rules. Without them, such tasks are refused. Pure."""
+"""Interfaces for extensions that place some tasks by special rules. Without them, such tasks are refused. Pure."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Explainer:
 
 
 class Paced:
-    """Receives measurements of workers, for the `health` extension. The default ignores them."""
+    """Receives worker measurements for the `health` extension. The default ignores them."""
 
     def measured(self, worker: bytes, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
         """Process the measurements of one batch; see `Timing.refresh`."""

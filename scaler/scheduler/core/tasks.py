@@ -241,7 +241,7 @@ class Tasks:
         )
 
     def recall(self, worker: Worker, tasks: Iterable[Task], *, cancel: bool = False) -> None:
-        """Ask a worker to return tasks: all of them if cancel, otherwise only unstarted tasks, to place them again."""
+        """Ask a worker to return unstarted tasks for another placement or, if cancel, to stop the tasks."""
         for task in tasks:
             if task.group.needs.gang and not cancel:
                 continue

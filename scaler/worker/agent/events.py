@@ -62,7 +62,7 @@ class TasksReclaimed(NamedTuple):
 
 
 class MemoryExceeded(NamedTuple):
-    """Processors to kill because of a memory limit. Maps a number to the task's outcome, the reason, and peak bytes."""
+    """Processors to kill because of a memory limit. By number: task outcome, reason, and peak bytes."""
 
     excesses: Mapping[int, tuple[Outcome, str, int]]
 

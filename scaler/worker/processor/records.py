@@ -58,7 +58,7 @@ class TaskRecords(logging.Handler):
 
 
 def show_records(config: LoggingConfig, running: Callable[[], bytes], report: Report) -> None:
-    """Show records from the level of `set_level`."""
+    """Shows records at or above the level given to `set_level`."""
     # lastResort is used by tasks that remove the root logger's handlers.
     logging.lastResort = records = TaskRecords(config, running, report)
     logging.getLogger().addHandler(records)

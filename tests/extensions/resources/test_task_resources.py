@@ -60,7 +60,7 @@ def test_gpus_are_in_the_environment_and_memory_is_reserved_once(monkeypatch: py
             ScalerExecutor(client, cpus=0)
 
 
-# -- how long a call is expected to run
+# -- expected durations
 
 
 @pytest.mark.full

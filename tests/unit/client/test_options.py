@@ -1,4 +1,4 @@
-"""The options of tasks: rejected values, and the form that tasks carry."""
+"""Task options: rejected values, and the form in which tasks contain the options."""
 
 from __future__ import annotations
 
@@ -71,11 +71,13 @@ def test_invalid_option_is_rejected_with_its_name_and_value(given: dict[str, Any
 
 def test_unknown_keyword_raises_a_type_error_with_the_valid_ones() -> None:
     given: Any = {"chunksize": 5}
-    with pytest.raises(TypeError, match=r"'retrys'; did you mean 'retries'\? The options of tasks are"):
+    with pytest.raises(TypeError, match=r"'retrys'; did you mean 'retries'\? The task options are"):
         options_of({"retrys": 5}, "options")  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match=r"'replicas'; client\.persist\(future\) keeps a second copy"):
         options_of({"replicas": 2}, "options")  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(TypeError, match=r"map got an unexpected keyword argument 'chunksize'; the options .* retries"):
+    with pytest.raises(
+        TypeError, match=r"map got an unexpected keyword argument 'chunksize'; the task options .* retries"
+    ):
         options_of(given, "map")
 
 

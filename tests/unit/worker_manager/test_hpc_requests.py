@@ -100,7 +100,7 @@ def test_invalid_job_spec_variable_is_an_error(text: str) -> None:
         JobSpec.from_environment({"SCALER_JOB": text})
 
 
-# -- how jobs are
+# -- job states
 
 
 def ended(status_reason: str, code: int | None = None, reason: str = "", **more: Any) -> dict[str, Any]:
@@ -145,4 +145,4 @@ def test_job_that_ends_without_a_result_maps_to_an_outcome(job: dict[str, Any], 
     assert text in said
 
 
-# -- how often to poll
+# -- poll interval

@@ -124,7 +124,7 @@ def test_unit_not_found_for_a_minute_has_ended(service: Service) -> None:
 def test_stop_fails_while_the_service_may_not_know_the_unit(service: Service) -> None:
     service.outcome = "not found"
     service.start(1)
-    with pytest.raises(BackendError, match="S does not know a newly started unit yet"):
+    with pytest.raises(BackendError, match="S does not list a newly started unit yet"):
         service.stop(["a"])
     service.now = 61.0
     service.stop(["a"])
