@@ -29,6 +29,7 @@ STALL_SECONDS = BROKEN_SECONDS
 """After a stall this long, received messages may predate a connection that has since broken. The agent starts nothing,
 and counts no message as contact, until the scheduler has answered a later heartbeat. The agent waits as long for this
 answer before it ends tasks or exits because of the scheduler's silence."""
+_CONTACT = frozenset((Received, Resumed, Welcomed))
 MAX_DRIFT = 1e-4
 """Maximum relative drift between two clocks: seconds per second."""
 DRAIN_ANSWER_SECONDS = 2.0
@@ -108,7 +109,7 @@ class AgentCore:
         self._stepped_at = now
         for item in inputs:
             kind = type(item)
-            if kind is Received or kind is Resumed or kind is Welcomed:
+            if kind in _CONTACT:
                 if now < self._stalled_at:
                     self._heard_at = now
                 if self._stage is not LeaseStage.NORMAL:

@@ -144,6 +144,10 @@ def resident_bytes() -> int:
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
 
 
+def _calls_of(error: BaseException) -> tuple[int, int]:
+    return error.calls if isinstance(error, ManyCalls) else _ZEROS
+
+
 def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
     return spec.once or not 0 < spec.mean_ns < FLUSH_NS or now_ns - oldest_ns >= FLUSH_NS
 
@@ -276,7 +280,7 @@ class _Processor:
             if state.is_spoilt:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
-            calls = error.calls if isinstance(error, ManyCalls) else _ZEROS
+            calls = _calls_of(error)
         if self._has_changed(state):
             state.restore()
         if self._printing.has_partial_line:
