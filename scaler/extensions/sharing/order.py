@@ -12,7 +12,7 @@ from typing import Any
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.sharing.preemption import Preemption
 from scaler.extensions.sharing.rows import ShareRow, share_rows
-from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, divide, update, weights_of, width_of
+from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, Leads, LongTask, User, admit, divide, weights_of, width_of
 from scaler.grammar import counted
 from scaler.monitor.reports.answers import sees_of
 from scaler.net.connection import ANYONE, LOCAL
@@ -53,10 +53,12 @@ class FairTurns(SchedulerPart, Turns):
         self._running: dict[bytes, LongTask] = {}
         self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]], int]] = {}
         """Heaps of standings by `id` of the level."""
+        self._leads = Leads()
         self._shares: dict[str, Share] = {}
         """Shares by key, and by group with the prefix `GROUP`."""
         self._limited: list[User] = []
-        self._has_limits = self._is_limited = False
+        self._binding: set[User] = set()
+        """Users with tasks and a maximum below the number of slots, as of the last update."""
         self._kept_for: dict[User, Group] = {}
         """Groups with a reservation for their next task, by the user whose maximum must have room for the task."""
         self._preemption = Preemption(self._owner_of, self._shown)
@@ -87,7 +89,7 @@ class FairTurns(SchedulerPart, Turns):
         for user in owner.line():
             user.groups[group] = None
         self._contenders[group.owner.id, group.rank[0]] += 1
-        self.is_shared = len(self._contenders) > 1 or self._has_limits
+        self.is_shared = len(self._contenders) > 1 or bool(self._limited)
 
     def _admit(self, group: Group) -> User:
         now = self._now
@@ -97,8 +99,7 @@ class FairTurns(SchedulerPart, Turns):
         for user in owner.line()[::-1]:
             if not user.groups and self._contenders and self.cluster.now - user.active_at > FORGET_SECONDS:
                 self._update(now, counts=True)
-                siblings = (other for other in self._active() if other.parent is user.parent)
-                admit(user, siblings, self._slots)
+                admit(user, self._active(), self._slots)
         return owner
 
     def _key(self, name: str) -> User:
@@ -122,7 +123,7 @@ class FairTurns(SchedulerPart, Turns):
         contenders[contender] -= 1
         if not contenders[contender]:
             del contenders[contender]
-        self.is_shared = len(contenders) > 1 or (self._has_limits and len(contenders) > 0)
+        self.is_shared = len(contenders) > 1 or (bool(self._limited) and len(contenders) > 0)
 
     def _learn(self, entries: Mapping[str, Entry]) -> None:
         """Apply new shares of keys and groups, and move the keys of connected clients to their new groups."""
@@ -134,7 +135,6 @@ class FairTurns(SchedulerPart, Turns):
         for name in {name for name in (*self._users, *own) if isinstance(name, str)}:
             self._place(name, name, None) if name.startswith(GROUP) else self._key(name)
         self._limited = [user for user in self._users.values() if user.share.max_slots]
-        self._has_limits, self._is_limited = bool(self._limited), False
         for group in live:
             self._admit(group)
             self.joined(group)
@@ -142,8 +142,7 @@ class FairTurns(SchedulerPart, Turns):
     def begin(self, now: float) -> None:
         if now >= self._update_at:
             self._update(now)
-        if self._has_limits:
-            self._is_limited = any(user.groups for user in self._limited)
+        if self._limited:
             if sum([user.count_slots() for user in self._limited]):
                 self._heaps.clear()  # otherwise, heap keys only increase
             resources, self._kept_for = self.cluster.rooms.resources, {}
@@ -157,7 +156,9 @@ class FairTurns(SchedulerPart, Turns):
         self._forget(now)
         if counts:
             self._count_at, self._surprise = self._update_at, 0.0
-        update(self._active(), now, counts=counts)
+        slots = self._slots if self._limited else 0
+        self._binding = {user for user in self._limited if user.groups and user.share.max_slots < slots}
+        self._leads.update(self._active(), now, counts=counts)
 
     def _active(self) -> list[User]:
         return [user for user in self._users.values() if user.groups]
@@ -175,7 +176,7 @@ class FairTurns(SchedulerPart, Turns):
     def first(self, level: OrderedDict[Any, Any]) -> Any:
         """Return the key or owner with the lowest standing, or None if all are at their limits. O(log n) amortized, and
         O(1) for a single member."""
-        if not self.is_shared or (len(level) == 1 and not self._has_limits):
+        if not self.is_shared or (len(level) == 1 and not self._limited):
             return next(iter(level))
         of, heap, size = self._heaps.get(id(level), (None, [], 0))
         if of is not level or size < len(level):
@@ -221,14 +222,13 @@ class FairTurns(SchedulerPart, Turns):
         user = self._users.get(name)
         if user is None:
             return -math.inf  # all tasks of this member have ended: `take` removes it
-        is_full = self._has_limits and 0 < user.share.max_slots <= user.taken
-        return math.inf if is_full else user.standing
+        return math.inf if 0 < user.share.max_slots <= user.taken else user.standing
 
     def _order(self, name: str | bytes) -> tuple[float, ...]:
         user = self._users.get(name)
         if user is None:
             return ()
-        return FULL if self._has_limits and user.is_full else user.order
+        return FULL if self._limited and user.is_full else (user.top.standing, user.standing)
 
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
         if not self.is_shared:
@@ -238,7 +238,7 @@ class FairTurns(SchedulerPart, Turns):
 
     def allows(self, task: Task) -> bool:
         group = task.group
-        for user in self._users[group.owner.id].line() if self._has_limits else ():
+        for user in self._users[group.owner.id].line() if self._limited else ():
             if user.share.max_slots:
                 slots, kept_for = width_of(group), self._kept_for.get(user, group)
                 if kept_for.needs != group.needs and self._turn(kept_for) <= self._turn(group):
@@ -262,25 +262,23 @@ class FairTurns(SchedulerPart, Turns):
             self._heaps.clear()
 
     def _expect(self, task: Task, sign: int) -> None:
-        owner = self._users[task.group.owner.id]
-        slots = width_of(task.group)
+        owner, slots = self._owner_of(task.group), width_of(task.group)
         owner.expect(sign * owner.mean_seconds * slots)
         owner.take(sign * slots)
         owner.sent += sign * slots
 
     def standing(self, group: Group) -> tuple[float, ...]:
-        is_kept = group in self._kept_for.values() if self._kept_for else False
-        return *self._users[group.owner.account.key].order, self._users[group.owner.id].standing, not is_kept
+        return *self._leads.standings(self._owner_of(group), width_of(group)), group not in self._kept_for.values()
 
     def _turn(self, group: Group) -> tuple[float, ...]:
-        return group.rank[0], *self.standing(group)
+        return group.rank[0], *self._leads.standings(self._owner_of(group))
 
     def precedes(self, group: Group, other: Group) -> bool | None:
         return self.standing(group) < self.standing(other)
 
     def wanted(self, group: Group) -> int:
         found = group.ready
-        for user in self._users[group.owner.id].line() if self._has_limits and found else ():
+        for user in self._users[group.owner.id].line() if self._limited and found else ():
             if user.share.max_slots:
                 user.count_slots()
                 room, ready = user.share.max_slots - user.taken, sum(each.ready for each in user.groups)
@@ -325,14 +323,17 @@ class FairTurns(SchedulerPart, Turns):
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
         """Hold a long task back if long tasks occupy all slots of the worker: it would wait there while slots elsewhere
-        become free. Hold a short task back if tasks there may be stopped for it. While users with limits have tasks,
-        neither long nor limited tasks wait behind a long task, because limits count waiting tasks."""
-        owner = self._users[group.owner.id]
-        is_limited = self._is_limited and any(user.share.max_slots for user in owner.line())
-        if not owner.is_long and not is_limited:
+        become free. Hold a short task back if tasks there may be stopped for it. Hold a task with a maximum back,
+        because waiting tasks count, and any task that would take the place of the next such task."""
+        if self._binding:
+            running = islice(worker.tasks.values(), worker.slots)
+            groups = group, *(task.group for task in chain(running, chosen))
+            if any(not self._binding.isdisjoint(self._owner_of(each).line()) for each in groups):
+                return True
+        if not self._owner_of(group).is_long:
             return self._preemption.is_behind(worker)
         long = sum(map(self._is_long, chain(worker.tasks.values(), chosen)))
-        return long >= (1 if self._is_limited else worker.slots)
+        return long >= (1 if self._binding else worker.slots)
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
         """Yield workers with their tasks to recall: those of lower priority than a ready task, and long tasks that wait

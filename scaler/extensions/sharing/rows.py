@@ -44,7 +44,7 @@ def share_rows(
 ) -> Iterator[ShareRow]:
     """Yield the rows of users, with keys after their group and clients after their key. sees: returns whether the
     reader may see a key. slots_of: returns the share (slots) of a user with tasks, ignoring the user's limit."""
-    seen: set[User | None] = {user for user in users if user.is_key and sees(user.name)}
+    seen: set[User | None] = {user for user in users if user.title.startswith("key ") and sees(user.name)}
     seen |= {user.parent for user in users if user in seen}
     listed = [
         user

@@ -20,6 +20,8 @@ HALF_LIFE_SECONDS = 120.0
 OWED_SECONDS = 10.0
 LONG_SECONDS = PREFETCH_SECONDS / 2
 """Minimum mean duration of long tasks."""
+LEAD_SECONDS, STICKY_SECONDS = 1.0, 0.25
+"""See `Leads`."""
 MOST_MEASURED = 64
 """Number of tasks at which the sums of a mean duration are halved, so that older tasks lose weight."""
 NEGLIGIBLE = 0.1
@@ -84,6 +86,8 @@ class User:
     standing: float = 0.0
     is_long: bool = True
     """Whether the user's tasks are long or of unknown length."""
+    leads: bool = False
+    """Whether the user was first among its siblings at the last update, if it has wide tasks."""
     is_owner: bool = False
     """Whether the user is a client outside tasks, which owns its tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
@@ -161,16 +165,9 @@ class User:
         return [self, parent] if parent.parent is None else [self, parent, parent.parent]
 
     @property
-    def order(self) -> tuple[float, ...]:
-        """Sort key. Orders owners within their key, and keys by group first. A key without a group counts as its own
-        group."""
-        if self.parent is None or self.is_owner:
-            return self.standing, self.standing
-        return self.parent.standing, self.standing
-
-    @property
-    def is_key(self) -> bool:
-        return self.title.startswith("key ")
+    def top(self) -> User:
+        """An owner orders by itself within its key, and a key by its group, if it has one, and then by itself."""
+        return self if self.parent is None or self.is_owner else self.parent
 
     @property
     def name(self) -> str:
@@ -237,16 +234,49 @@ def width_of(group: Group) -> float:
     return max(1.0, group.needs.cpus or 0.0)
 
 
-def update(users: Collection[User], now: float, *, counts: bool) -> None:
-    """Update the standings of active users. counts: whether to recount the tasks on workers."""
-    for user in users:
-        user.standing = user.used_seconds / user.share.weight
-    for user in users:
-        if user.is_owner:
-            if counts:
-                assigned = sum([group.assigned * width_of(group) for group in user.groups])
-                user.sent = max(0.0, assigned - user.running - user.blocked)
-            user.expect(user.committed(now))
+class Leads:
+    """Lets wide tasks start next to narrow tasks of the same key or group, which take each slot that becomes free.
+
+    A wide task that is first among its siblings may exceed the shares of its key and group by `LEAD_SECONDS`. It stays
+    first until it is `STICKY_SECONDS` ahead, because the slots that it got became free one after another.
+    """
+
+    def __init__(self) -> None:
+        self._active: Collection[User] = ()
+        self._least: dict[User, float] = {}
+        """Lowest standing among the siblings of users with wide tasks, or infinity."""
+
+    def update(self, active: Collection[User], now: float, *, counts: bool) -> None:
+        """Update the standings of active users. counts: whether to recount the tasks on workers."""
+        self._active = active
+        self._least.clear()
+        for user in active:
+            user.standing = user.used_seconds / user.share.weight
+        for user in active:
+            if user.is_owner:
+                if counts:
+                    assigned = sum([group.assigned * width_of(group) for group in user.groups])
+                    user.sent = max(0.0, assigned - user.running - user.blocked)
+                user.expect(user.committed(now))
+
+    def standings(self, owner: User, width: float = 1.0) -> tuple[float, float, float]:
+        """Return the standings of an owner's group or key, of its key, and its own, for a task with this width."""
+        found, lead, leads = list[float](), 0.0, width > 1
+        for user in owner.line():
+            found.append(user.standing - lead / user.share.weight if leads else user.standing)
+            if leads:
+                if user not in self._least:
+                    self._least[user] = least = least_sibling(user, self._active)
+                    user.leads = user.standing <= least + STICKY_SECONDS * user.leads
+                leads = user.leads
+                lead = lead or (LEAD_SECONDS * width if self._least[user] < math.inf else 0.0)
+        return found[-1], found[1], found[0]
+
+
+def least_sibling(user: User, users: Iterable[User]) -> float:
+    """Return the lowest standing among the other users with the same parent, or infinity."""
+    others = (each.standing for each in users if each.parent is user.parent and each is not user)
+    return min(others, default=math.inf)
 
 
 def divide(cost: float, owners: Iterable[User], now: float) -> None:
@@ -259,9 +289,9 @@ def divide(cost: float, owners: Iterable[User], now: float) -> None:
         owner.paid_seconds = used[owner]
 
 
-def admit(user: User, others: Iterable[User], slots: int) -> None:
-    """Limit how far a user that becomes active is behind the other active users."""
-    least = min((other.standing for other in others), default=-math.inf)
-    owed = least * user.share.weight - user.used_seconds
+def admit(user: User, users: Iterable[User], slots: int) -> None:
+    """Limit how far a user that becomes active is behind the active ones."""
+    least = least_sibling(user, users)
+    owed = least * user.share.weight - user.used_seconds if least < math.inf else 0.0
     user.used_seconds += max(0.0, owed - OWED_SECONDS * slots)
     user.standing = user.used_seconds / user.share.weight

@@ -110,9 +110,50 @@ def test_key_never_uses_more_than_its_maximum(kind: str, seconds: float) -> None
         assert used["a"] * width + used["b"] <= most
         if step in (60, 120):
             bed.lose(next(iter(bed.queues)))
-    # Of 20 slots. A short wide task waits each time until enough slots are free.
-    least = 15.0 if width == 1 else 12.0 if seconds > 0.1 else 6.0
-    assert bed.floods["a"].used * width >= least
+    assert bed.floods["a"].used * width >= 15.0  # of 20 slot-seconds
+
+
+@pytest.mark.parametrize(("workers", "slots"), [(8, 1), (2, 4)])
+@pytest.mark.parametrize(("seconds", "least"), short_form([(0.002, 0.6), (0.02, 0.9)]))
+def test_short_tasks_with_a_maximum_do_not_wait_behind_short_tasks(
+    workers: int, slots: int, seconds: float, least: float
+) -> None:
+    bed = Bed(workers, slots=slots)
+    bed.share(a=Share(max_slots=3))
+    bed.flood("a", seconds, key="a", backlog=8)
+    bed.flood("other", 0.02, key="other", backlog=8)
+    bed.run(2.0)
+    used = bed.shares(5.0)
+    assert used["a"] >= least * 3 * 5.0
+    assert used["other"] >= 0.9 * 5 * 5.0
+
+
+def test_maximum_of_all_slots_does_not_delay_short_tasks() -> None:
+    bed = Bed(2, slots=4)
+    bed.share(a=Share(max_slots=100))
+    bed.flood("a", 0.002, key="a", backlog=8)
+    bed.flood("other", 0.002, key="other", backlog=8)
+    bed.run(1.0)
+    assert sum(bed.shares(2.0).values()) >= 0.95 * 8 * 2.0
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "other"), short_form([(0.005, 0.5, 0.02), (0.02, 0.1, 0.1), (0.3, 0.1, 0.5)], 2)
+)
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_wide_tasks_get_their_share_next_to_narrow_tasks_of_their_key_or_group(
+    key: str, wide: float, narrow: float, other: float
+) -> None:
+    bed = Bed(2, slots=4)
+    bed.share(a=Share(group="desk"), b=Share(group="desk"))
+    bed.flood("wide", wide, key=key, backlog=8, needs=(("cpus", 2.0),))
+    bed.flood("narrow", narrow, key="b", backlog=8)
+    bed.flood("other", other, key="other", backlog=8)
+    bed.run(2.0)
+    used = bed.shares(10.0)
+    used["wide"] *= 2
+    assert split(used, ["wide", "narrow", "other"]) == pytest.approx([0.25, 0.25, 0.5], abs=0.025)
+    assert sum(used.values()) >= 0.88 * 10.0 * 8
 
 
 @pytest.mark.parametrize(

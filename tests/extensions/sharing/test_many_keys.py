@@ -19,15 +19,15 @@ def standings_read_per_turn(keys: int, tasks: int, monkeypatch: pytest.MonkeyPat
         bed.client(name, identity=Identity(name))
         bed.submit(name, tasks, retries=3)
     read = 0
-    order = User.order.fget  # type: ignore[attr-defined]
+    top = User.top.fget  # type: ignore[attr-defined]
 
-    def counted(user: User) -> tuple[float, ...]:
+    def counted(user: User) -> User:
         nonlocal read
         read += 1
-        found: tuple[float, ...] = order(user)
+        found: User = top(user)
         return found
 
-    monkeypatch.setattr(User, "order", property(counted))
+    monkeypatch.setattr(User, "top", property(counted))
     bed.worker("w", slots=keys)
     assert len(bed.on("w")) >= keys
     return read / len(bed.on("w"))
