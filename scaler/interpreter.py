@@ -17,7 +17,7 @@ _NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that would cl
 
 
 def own_hash_seed() -> str:
-    """Return the hash seed for workers that this process starts, or the operator's."""
+    """Return the hash seed for workers that this process starts. The operator can set it with PYTHONHASHSEED."""
     return os.environ.get(HASH_SEED_VARIABLE) or HASH_SEED
 
 

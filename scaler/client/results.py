@@ -251,7 +251,7 @@ class StoredResults:
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
         """Rerun a task whose value was lost, and return its ended future. Raises ObjectLostError.
 
-        The rerun is cancelled with its last waiter, for example after another restoration has succeeded.
+        The rerun is cancelled once nothing waits for it, for example after another restoration has succeeded.
         """
         rerun = self._rerunning.get(lost)
         if rerun is None:

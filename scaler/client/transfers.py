@@ -77,7 +77,7 @@ class ObjectTransfers:
         """Uploads in use, by content or samples of it.
 
         Parts above `MAX_COPIED_BYTES` are compared by samples first, because a digest costs as much as sending. So a
-        second copy may be uploaded, but no later ones.
+        second copy may be uploaded, but never a third.
         """
 
     # -- from any thread

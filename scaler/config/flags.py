@@ -34,7 +34,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
     if unknown:
         flag = unknown[0].partition("=")[0]
         near = nearest(flag, [each for each in known if each[:2] == flag[:2] == "--"])
-        raise UsageError(f"unknown flag {flag}{near if 'did you' in near else ''}; -h lists all")
+        raise UsageError(f"unknown flag {flag}{near if 'did you' in near else ''}; -h lists all flags")
     if extra:
         raise UsageError(f"unexpected argument {extra[0]!r}; -h shows what is expected")
     flags: dict[str, object] = {}

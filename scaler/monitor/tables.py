@@ -95,7 +95,7 @@ class Table:
     view: Callable[[Any], View] = view
 
     async def rows(self, asking: Asking, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows. Raises UnreachableError, and RefusedError if the scheduler does not answer."""
+        """Return the rows. Raises RefusedError, and UnreachableError if the scheduler does not answer."""
         found = self.read(asking, **values)
         return [*(await found if isinstance(found, Awaitable) else found)]
 

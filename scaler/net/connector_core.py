@@ -165,7 +165,7 @@ class ConnectorCore:
             self._malformed(str(error), now)
 
     def _malformed(self, reason: str, now: float) -> None:
-        """Hang up, so that the server resends a malformed message, or give up after repeated ones."""
+        """Hang up, so that the server resends a malformed message. Give up after several in a row."""
         if self.phase is Phase.DIALLING:
             self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
             return

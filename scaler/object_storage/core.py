@@ -515,7 +515,7 @@ class StorageCore:
                 coming_bytes += size_bytes
 
     def _keep(self, object_id: bytes, body: Body) -> None:
-        """Keep a copy like an object that was put here."""
+        """Store a fetched copy as if the object had been put here."""
         self._copies.pop(object_id, None)
         if self.backend_held is not None and body.size_bytes >= LARGE_BYTES:
             self._commands.append(c.WriteToBackend(object_id, body))

@@ -219,7 +219,7 @@ class StorageTable:
         return self.used_bytes - min(SPILL_FROM * self._limit_bytes, self._limit_bytes - wanted_bytes)
 
     def drop(self, object_id: bytes) -> list[WaitingGet]:
-        """Drop an object and its uploads, and return its gets."""
+        """Drop an object and its uploads, and return its pending gets."""
         body = self._objects.pop(object_id, None)
         if body is not None:
             self._records_bytes -= record_bytes(body.parts)

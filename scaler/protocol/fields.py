@@ -197,7 +197,7 @@ def enum_field(members: type[StrEnum]) -> Scalar:
 
     def member(number: int) -> StrEnum:
         if number >= len(by_number):
-            raise ValueError(f"{members.__name__} {number} is not known")
+            raise ValueError(f"unknown {members.__name__} {number}")
         return by_number[number]
 
     return Scalar(members.__name__, "", {member: number for number, member in enumerate(by_number)}.__getitem__, member)

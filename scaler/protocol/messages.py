@@ -667,7 +667,7 @@ class Started(Message):
     ids: f.Ids
     began_us: f.Times = field(default_factory=list)  # see Done; not sent to clients
     lanes: f.Lanes = field(default_factory=list)  # see Done; not sent to clients
-    requeued: bool = False  # to clients: the tasks were stopped, and run again later
+    requeued: bool = False  # to clients: the tasks were stopped, and will run again
 
 
 @message(19, to_scheduler=(WORKER,), from_scheduler=CLIENTS)

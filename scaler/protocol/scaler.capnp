@@ -526,7 +526,7 @@ struct Started {
   ids @0 :Data;                  # column of ids
   beganUs @1 :List(UInt64);      # see Done; not sent to clients; microseconds on the worker's monotonic clock, or empty
   lanes @2 :List(UInt16);        # see Done; not sent to clients; or empty
-  requeued @3 :Bool;             # to clients: the tasks were stopped, and run again later
+  requeued @3 :Bool;             # to clients: the tasks were stopped, and will run again
 }
 
 struct Output {

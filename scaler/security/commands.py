@@ -154,7 +154,7 @@ def _show(directory: KeysDirectory, name: str) -> int:
     problems = [each.error for each in listed if isinstance(each, BrokenEntry)]
     if name:
         if not (entries := [entry for entry in entries if entry.name == name]):
-            raise UsageError(f"there is no key named {name!r}; `scaler keys list` lists all")
+            raise UsageError(f"there is no key named {name!r}; `scaler keys list` lists all keys")
         _say("\n".join(f"{lines(asdict(entry))}# {_state(entry)}" for entry in entries))
         servers = {"scheduler": directory.scheduler.public, "object_storage": directory.object_storage.public}
         _say(f"\n[servers]\n{lines(servers)}".rstrip())

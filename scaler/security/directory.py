@@ -138,7 +138,7 @@ class KeysDirectory:
             found = [entry for entry in listed if isinstance(entry, documents.PeerEntry) and entry.name == name]
             if all(entry.revoked for entry in found):
                 said = f"{name!r} {found[-1].problem(now)} already" if found else f"there is no key named {name!r}"
-                raise UsageError(f"{said}; `scaler keys list` lists all")
+                raise UsageError(f"{said}; `scaler keys list` lists all keys")
             for index, entry in enumerate(listed):
                 if entry in found and not entry.revoked:
                     listed[index] = replace(entry, revoked=now)

@@ -157,7 +157,7 @@ def parts_of(payload: Buffer) -> list[memoryview]:
 
 
 def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error for a value that cannot be pickled, naming the culprit, such as `at [0].lock`."""
+    """Return the error for a value that cannot be pickled. The error names the failing member, as in `at [0].lock`."""
     path, culprit, found = "", value, error
     with suppress(UsageError):  # without the extension, only the whole value is named
         path, culprit, found = part_of("failures", "culprit", what)(value, error)

@@ -75,7 +75,7 @@ def _make_cached(
 
 
 class _Thread(threading.local):
-    """identifying: ids of `functools.cache` functions that are being pickled for their identifiers."""
+    """identifying: `id()` of each `functools.cache` function whose pickle is being computed as its identifier."""
 
     def __init__(self) -> None:
         self.identifying: set[int] = set()

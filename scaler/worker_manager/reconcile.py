@@ -188,7 +188,7 @@ class Reconciler:
         if self._calls.failing:
             start = min(start, 1)
         if self._lives.failing:
-            # Try one unit at a time until it is proven, to avoid many failing starts.
+            # Start one unit at a time until a unit works, to avoid many failing starts.
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
             start, again = min(start, 1 - unproven - len(existing.pending)), PROVEN_SECONDS
         elif self._max_starting is not None:

@@ -378,7 +378,7 @@ class Tracker:
             self._end(transfer)
 
     def _drop(self, fetch: Fetch) -> None:
-        """Abort an incomplete fetch, which stops being a source."""
+        """Abort an incomplete fetch. Its store is no longer a source of the object."""
         transfer = fetch.transfer
         served = [run.source for run in fetch.runs]
         for run in list(fetch.runs):

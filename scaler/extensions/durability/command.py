@@ -79,7 +79,7 @@ def _show(client: Client, row: m.SessionRow) -> None:
 def _named(rows: Iterable[m.SessionRow], name: str) -> m.SessionRow:
     found = [row for row in rows if row.name == name]
     if not found:
-        raise UsageError(f"this key has no session {name!r}; `scaler sessions list` lists all")
+        raise UsageError(f"this key has no session {name!r}; `scaler sessions list` lists all sessions")
     if len(found) > 1:
         keys = ", ".join(row.key for row in found)
         raise UsageError(f"session {name!r} exists for the keys {keys}: use a credential of one of them")

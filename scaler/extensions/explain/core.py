@@ -266,8 +266,8 @@ def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
-    """Return a warning for clients with tasks that no worker or manager can run now. Empty if one can, or if none is
-    connected."""
+    """Return a warning for clients about tasks that no connected worker or manager can run. Empty if the tasks can run,
+    or if nothing is connected."""
     here = _offers(state)
     if not here or any(map(needs.fits, here)):
         return ""

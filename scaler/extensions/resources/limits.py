@@ -59,8 +59,8 @@ class MemoryLimits(NamedTuple):
         return cls(config.processor_memory_limit_bytes, config.memory_limit_bytes)
 
     def excesses(self, usage: Mapping[int, int], container: ContainerMemory | None = None) -> dict[int, Excess]:
-        """Return the processors to kill: those above their own limit, then the largest ones until the worker and the
-        container are within their limits."""
+        """Return the processors to kill: all above their own limit, then the largest until the worker and the container
+        are within their limits."""
         found: dict[int, Excess] = {}
         total = sum(usage.values())
         for number in sorted(usage, key=usage.__getitem__, reverse=True):

@@ -35,7 +35,7 @@ SLOW_POLICY_SECONDS = 1.0
 """Seconds without an answer after which the policy is reported as slow."""
 REPORT_AGAIN_SECONDS = 60.0
 RETURN_SECONDS = 3.0
-"""Seconds after a restart without scaling down, because units reconnect one by one and may have earlier work."""
+"""Seconds after a restart before any unit stops, because units reconnect one by one and may have earlier work."""
 ORPHANS_SECONDS = 5.0
 """Seconds between checks for orphaned workers while no manager is connected."""
 

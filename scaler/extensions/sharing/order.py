@@ -389,7 +389,7 @@ class FairTurns(SchedulerPart, Turns):
                 self._ended(change)
             else:
                 self._changed(change, self._now)
-        # Not at the start of a step: its ended tasks have left their workers but do not count as use yet.
+        # At the end of the step, because its ended tasks do not count as use before their changes are processed.
         if self.is_shared and (self._now >= self._count_at or self._surprise > UPDATE_SECONDS * len(self._running)):
             self._update(self._now, counts=True)
         return ()

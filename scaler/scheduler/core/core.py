@@ -650,7 +650,7 @@ class SchedulerCore:
         self.protocol_error(peer, f"sent {type(message).__name__}, which is not allowed")
 
     def protocol_error(self, peer: bytes, text: str) -> None:
-        """Publish a peer's mistake: the first one immediately, later ones as a count every REPEAT_SECONDS."""
+        """Publish a peer's mistakes: the first immediately, and the number of later mistakes every REPEAT_SECONDS."""
         until, count, _ = self._wrong.get(peer, (self.state.now, 0, ""))
         if self.state.now < until:
             self._wrong[peer] = until, count + 1, text

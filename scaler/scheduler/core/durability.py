@@ -48,7 +48,7 @@ class Durability:
     """
 
     changes: Collection[type] = ()
-    """Types of changes that `on_changes` receives. Its commands are the last ones in a step."""
+    """Types of changes that `on_changes` receives. Its commands are the last in a step."""
     messages: Collection[type[Message]] = ()
     """Types of client messages that `on_message` receives."""
     inputs: Collection[type] = ()
@@ -157,7 +157,7 @@ class Durability:
 
     def ended(self, task: Task) -> None: ...
     def send_owed(self, client: ClientRecord) -> None:
-        """Send the next requested results, unless earlier ones are not acknowledged yet."""
+        """Send the next requested results once all earlier results are acknowledged."""
 
     # -- a failing disk
 

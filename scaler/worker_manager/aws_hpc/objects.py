@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<8sI")
 MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of PutObject. Source: S3 user guide.
 
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
-MAX_SEEN = 10_000  # number of recent blocks to compare with later ones
+MAX_SEEN = 10_000  # number of recent blocks to compare with new blocks
 KEY_BYTES = 32  # size of the session's key, which precedes each call and signs each result
 
 _REFERENCE = b"\xfe"

@@ -215,7 +215,7 @@ class Bucket(aws.BucketResource):
 
 
 class JobDefinitionResource(Resource):
-    """A definition with revisions. The newest is in use; teardown removes all."""
+    """A definition. Its newest revision is in use; teardown removes all revisions."""
 
     service, kind = "batch", "job definition"
 

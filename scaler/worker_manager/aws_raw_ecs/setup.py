@@ -90,7 +90,7 @@ class Cluster(Resource):
 
 
 class TaskDefinitionResource(Resource):
-    """A definition with revisions. The newest is in use; teardown removes all."""
+    """A definition. Its newest revision is in use; teardown removes all revisions."""
 
     service, kind = "ecs", "task definition"
     changes_foreign = True

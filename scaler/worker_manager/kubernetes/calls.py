@@ -193,7 +193,7 @@ class PodsApi:
         elif code == 429:
             text = f"the cluster's API is busy (429): {what}"
         elif code >= 500:
-            text = f"cannot {what}: the cluster's API fails ({code})"
+            text = f"cannot {what}: the cluster's API failed ({code})"
         else:
             text = f"cannot {what} {where} ({code} {cause}): {message}"
         return KubernetesError(text, code, cause)

@@ -148,7 +148,7 @@ def test_address_may_precede_follow_or_split_the_flags() -> None:
     ("arguments", "reason"),
     [
         (["ipc:///a", "--protecte", "3"], "unknown flag --protecte; did you mean '--protected'"),
-        (["ipc:///a", "--ports", "3"], "unknown flag --ports; -h lists all"),
+        (["ipc:///a", "--ports", "3"], "unknown flag --ports; -h lists all flags"),
         (["ipc:///a", "--event_loop", "3"], "did you mean '--event-loop'"),
         (["ipc:///a", "-zz", "3"], "unknown flag -zz"),
         (["ipc:///a", "-os", "ipc:///b"], "unknown flag -os;"),

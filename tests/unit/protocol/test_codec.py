@@ -113,7 +113,7 @@ def test_schema_matches_the_declarations() -> None:
         pytest.param(spec(needs=[{"name": "b"}, {"name": "a"}]), "out of order", id="needs out of order"),
         pytest.param(spec(needs=[{"name": "a", "amount": math.nan}]), "need a=nan", id="needs nan"),
         pytest.param(worker([{"name": "a"}, {"name": "a"}]), "twice", id="offers twice"),
-        pytest.param(hello(role=77), "Role 77 is not known", id="unknown role"),
+        pytest.param(hello(role=77), "unknown Role 77", id="unknown role"),
         pytest.param(hello(managerDetails={"maxConcurrency": -2}), "neither a limit", id="limit -2"),
         pytest.param(said_by_a_peer("heartbeat", sentAt=math.nan), "clock", id="clock nan"),
         pytest.param(said_by_a_peer("relay", client=b"x"), "a peer id has 8 bytes", id="short peer id"),
