@@ -199,7 +199,7 @@ class FutureTable:
         task_id: bytes = b"",
         node: tuple[Hashable, ...] | None = None,
     ) -> TaskFuture:
-        """Return a future that is not submitted, or has failed because an argument failed. node: keys in a graph."""
+        """Return an unsubmitted future, or a failed future if an argument failed. node: the task's keys in a graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:

@@ -178,7 +178,7 @@ class Work:
     tasks: int = 0
     unmeasured_tasks: int = 0
     seconds: float = 0.0  # remaining time of all tasks on one slot
-    known_seconds: float = 0.0  # `seconds` if unmeasured tasks take only as long as the longest has run
+    known_seconds: float = 0.0  # like `seconds`, with the longest run time so far for each unmeasured task
     assumed_seconds: float = 0.0  # the part of `seconds` that is assumed for unmeasured tasks
     queued: int = 0
     late: int = 0  # tasks on late slots, not included in `tasks`

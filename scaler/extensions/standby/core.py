@@ -1,4 +1,4 @@
-"""State that a scheduler and its standby have about each other. Pure. Times are readings of the local clock.
+"""Replication from a scheduler to its standby: the state on both sides. Pure. Times are readings of the local clock.
 
 The stream consists of frames: record number, size, and body. Frames with number 0 contain the current journal. An empty
 frame follows, with the number of the journal's last record, then all later records.

@@ -176,7 +176,7 @@ class TaskSpans:
         return self._count <= MAX_SPANS_PER_SECOND
 
     def start(self, name: str, parent: Any, *more: Any, ids: tuple[int, int] = (0, 0), **named: Any) -> Any:
-        """Start a span. ids: trace and span ids that replace random ones."""
+        """Start a span. ids: trace and span ids to use instead of random ids."""
         _next.trace_id, _next.span_id = ids
         try:
             return self._tracer.start_span(name, parent, *more, **named)
@@ -191,7 +191,7 @@ class TaskSpans:
 def record(span: trace.Span, error: BaseException) -> None:
     with suppress(Exception):  # for example, the exception has no text
         text = readable(describe(error).encode("utf-8", "replace"), MAX_STATUS_CHARACTERS)
-        span.set_status(trace.StatusCode.ERROR, text)  # with a text that is no UTF-8, the exporter would lose the batch
+        span.set_status(trace.StatusCode.ERROR, text)  # a text that is not UTF-8 would make the exporter lose the batch
         span.record_exception(error)
 
 

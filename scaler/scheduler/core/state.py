@@ -158,7 +158,7 @@ class Group:
     """Arrival times (clock time) of queued tasks, each with the last task that arrived then."""
 
     def arrived(self, task: bytes, now: float) -> None:
-        """Record the arrival of tasks, ending with this one. Drops times without queued tasks."""
+        """Record the arrival of tasks. task: the last that arrived. Drops times without queued tasks."""
         arrivals = self.arrivals
         if arrivals and now - arrivals[-1][0] < ARRIVAL_SECONDS:
             arrivals[-1] = (arrivals[-1][0], task)

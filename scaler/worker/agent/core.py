@@ -325,7 +325,7 @@ class ClockOffset:
         drift = (received_at - self._at) * MAX_DRIFT
         self._at = received_at
         self._low, self._high = max(self._low - drift, low), min(self._high + drift, high)
-        if self._low > self._high:  # the scheduler's clock is a different one, or a clock stopped for a while
+        if self._low > self._high:  # the scheduler has a different clock, or a clock stopped for a while
             self._low, self._high = low, high
         if not self._low <= self.seconds <= self._high or not self.error_seconds:
             self.seconds = (self._low + self._high) / 2

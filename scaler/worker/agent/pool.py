@@ -385,7 +385,7 @@ class ProcessorPool(ProcessorTable):
                 self._kill(processor, item.request)
 
     def _exited(self, processor: PooledProcessor, outcome: Outcome, text: str, now: float) -> None:
-        """Handle a processor's exit, after its last results and unread attempts. outcome: outcome of the running attempt."""
+        """Handle a processor's exit, after its last results and unread attempts. outcome: for the running attempt."""
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
         is_expected = processor.state is ProcessorState.ENDING or processor.kill_reason is PREEMPTED

@@ -1,5 +1,5 @@
 """The processor: runs user code, one task at a time, on its main thread. Reads datagrams from its task socket and
-sends results; see `frames.py`. Exceptions of tasks do not end the process."""
+sends results; see `frames.py`. Task exceptions do not end the process."""
 
 from __future__ import annotations
 
