@@ -50,7 +50,7 @@ class Sorting:
     reverse: bool = False
 
     def by(self, column: TableColumn) -> Sorting:
-        """Return the sorting by a column. The same column again reverses the order."""
+        """Return the order for a chosen column. Choosing the current column again reverses the order."""
         return Sorting(column, not self.reverse) if column is self.column else Sorting(column)
 
     def step(self, count: int) -> Sorting:

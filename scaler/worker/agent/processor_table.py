@@ -32,7 +32,7 @@ MAX_FAILED_STARTS = 3
 MAX_ENVIRONMENTS = 4
 """Number of environments above which unused environments are dropped with their fork servers."""
 FAILED_SECONDS = 30.0
-"""Seconds for which an environment's tasks fail with the same error after its preparation failed."""
+"""Seconds after a failed preparation during which the environment's tasks fail with the same error."""
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
 
 
