@@ -42,7 +42,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         address: str | None = None,
         **options: Any,
     ) -> None:
-        """Run on the cluster of `client` or at `address`; by default that of `Client()`, with one shared client.
+        """Run on the cluster of `client` or at `address`; default: the cluster of `Client()`, with one shared client.
 
         options: keywords of `Client.submit_verbose`, for each batch of calls. Raises UsageError and the errors of
         `Client`.

@@ -238,7 +238,7 @@ class Segments:
         self.failure = ""
         """Why new work should be refused; empty if the journal is healthy."""
         self.is_broken = False
-        """Whether the current segment is unwritable, so that all unconfirmed records are written to the next one."""
+        """Whether the current segment is unwritable. All unconfirmed records are then written to the next segment."""
         self.durable = 0
         self.size_bytes = 0
         self.number = 0

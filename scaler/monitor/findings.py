@@ -47,7 +47,7 @@ SCHEDULER_TASKS = 1_000.0
 FAILING_SHARE = 0.5
 FAILING_HEAT = 100
 SAME_SHARE = 0.8
-"""Share of a function's failures that have one message."""
+"""Minimum share of a function's failures with the same message."""
 FULL_PERCENT = 90.0
 MAX_TEXT = 300
 LATE_SECONDS = 0.05

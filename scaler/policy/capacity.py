@@ -267,9 +267,7 @@ class Cooldown:
     """
 
     def __init__(self, units: int, now: float) -> None:
-        self._needs: deque[tuple[float, int]] = deque(
-            [(now, units)]
-        )  # decreasing: a need removes smaller earlier needs
+        self._needs: deque[tuple[float, int]] = deque([(now, units)])  # decreasing: a need removes smaller needs
         self.most_seconds = MAX_LONGEST_SECONDS  # limit of extended cooldowns
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf

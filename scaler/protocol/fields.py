@@ -26,7 +26,7 @@ from scaler.texts import escaped_lines
 MAX_SECONDS = 1e9
 """Maximum duration in a field: thirty years, which is still exact to the microsecond."""
 MAX_ENTRIES = 65_536
-"""Maximum groups, functions, units, capabilities, or texts in a list. Each uses far more memory than its bytes."""
+"""Maximum groups, functions, units, capabilities, or texts in a list. Entries use far more memory than bytes sent."""
 MAX_ROWS = 32_768
 """Maximum tasks in a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
 RAGGED_PER_ROW = 8

@@ -1010,7 +1010,7 @@ class WorkerLogged(Message):
 
 @message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Inquiry):
-    """Asks to stop workers, for their managers to replace. Answered by WorkersRestarted."""
+    """Asks the scheduler to stop workers, which managers then replace. Answered by WorkersRestarted."""
 
     has_effects = True
 

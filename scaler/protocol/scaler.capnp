@@ -848,7 +848,7 @@ struct WorkerLogged {
 }
 
 struct RestartWorkers {
-  # Asks to stop workers, for their managers to replace. Answered by WorkersRestarted.
+  # Asks the scheduler to stop workers, which managers then replace. Answered by WorkersRestarted.
   # client, admin -> scheduler.
   workers @0 :List(PeerName);    # empty: all workers
   graceful @1 :Bool;             # running tasks finish first
@@ -1300,7 +1300,7 @@ struct StreamTaken {
 }
 
 struct EnvironmentState {
-  # Start of an environment's preparation, in which the worker returns tasks that need it, or its end.
+  # Start or end of an environment's preparation. Until the end, the worker returns the environment's tasks.
   # worker -> scheduler.
   environment @0 :Data;          # 16 bytes
   accepts @1 :Bool;

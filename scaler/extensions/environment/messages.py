@@ -6,7 +6,7 @@ from scaler.protocol.messages import WORKER, Message, message
 
 @message(108, to_scheduler=(WORKER,))
 class EnvironmentState(Message):
-    """Start of an environment's preparation, in which the worker returns tasks that need it, or its end."""
+    """Start or end of an environment's preparation. Until the end, the worker returns the environment's tasks."""
 
     environment: f.Id
     accepts: bool

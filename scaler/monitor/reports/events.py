@@ -3,8 +3,7 @@
 The table of tasks lists ended, long-running, and retried tasks, at most `MAX_TASK_ROWS`: first failures, then cancelled
 and retried tasks, running tasks, and the most recent successes. `dropped` counts omitted ended tasks. If tasks are
 omitted, a reader cannot follow individual tasks. Successes then fill the table only up to `FLOOD_ROWS`, which keeps
-reports cheap even at a million tasks per second. A new monitor gets a report of the past: recently ended and running
-tasks.
+reports cheap even at a million tasks per second. A new monitor gets recently ended and running tasks.
 """
 
 from __future__ import annotations

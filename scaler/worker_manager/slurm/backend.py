@@ -213,7 +213,7 @@ class SlurmBackend(PolledBackend):
         return found
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Cancel jobs. A job with several units is cancelled with its last unit; the workers of the others exit by
+        """Cancel jobs. A job with several units is cancelled with its last unit; the workers of other units exit by
         themselves."""
         staying = {
             self._system.job_of(unit_id)
