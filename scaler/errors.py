@@ -146,4 +146,4 @@ def nearest(name: str, known: list[str]) -> str:
 
     if found := get_close_matches(name, known, n=1):
         return f"; did you mean {found[0]!r}?"
-    return f"; known are {', '.join(known)}"
+    return f"; known: {', '.join(known)}"

@@ -185,7 +185,7 @@ def _listed(clusters: list[RunningCluster]) -> str:
         if not HAS_NAMES:
             return "clusters have no names on Windows: give the scheduler's address"
         return "this user runs none on this host (`scaler local` starts one)"
-    return "running are " + ", ".join(f"{cluster.name} ({cluster.address})" for cluster in clusters)
+    return "running clusters: " + ", ".join(f"{cluster.name} ({cluster.address})" for cluster in clusters)
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ def parse_worker_manager(
         parser.epilog = f"{program} TYPE {'|'.join(VERBS)} creates, lists, or removes the cloud resources of a type."
         parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {known}")
         parser.parse_known_args(arguments[:1])
-        raise UsageError(f"give a type first: {program} TYPE ADDRESS; types are {known}")
+        raise UsageError(f"give a type first: {program} TYPE ADDRESS; types: {known}")
     kind, *rest = arguments
     verb = next((verb for verb in VERBS if rest[:1] == [verb]), None)
     if verb is None:
@@ -262,7 +262,7 @@ def _type_in(file: ConfigFile, table: Section) -> str:
     kind = table.values.get("type")
     if not isinstance(kind, str):
         known = ", ".join(WORKER_MANAGERS.names())
-        raise ConfigError(f"{file.path}, {table.title}: type is missing; types are {known}")
+        raise ConfigError(f"{file.path}, {table.title}: type is missing; types: {known}")
     return kind
 
 

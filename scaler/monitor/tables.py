@@ -167,5 +167,5 @@ TABLES: Mapping[str, Table] = {table.name: table for table in (*_DECLARED, *ADDE
 
 def table_named(name: str) -> Table:
     if name not in TABLES:
-        raise UsageError(f"there is no table {name!r}: tables are {', '.join(TABLES)}")
+        raise UsageError(f"there is no table {name!r}; tables: {', '.join(TABLES)}")
     return TABLES[name]

@@ -169,7 +169,7 @@ class KeysDirectory:
                 f"{name!r} must be {documents.NAME_RULE}; {', '.join(documents.RESERVED_NAMES)} are reserved"
             )
         if role not in documents.PEER_ROLES:
-            raise UsageError(f"unknown role {role!r}; roles are {', '.join(documents.PEER_ROLES)}")
+            raise UsageError(f"unknown role {role!r}; roles: {', '.join(documents.PEER_ROLES)}")
         return self._credential(name, role, new_key_pair(), expires)
 
     def _credential(self, name: str, role: str, keys: KeyPair, expires: datetime | None = None) -> Credential:

@@ -66,7 +66,7 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"{where} is not a Scaler credential or key: `scaler keys add` writes one")
     if other := sorted(values.keys() - kinds):
         raise ConfigError(
-            f"{where}: unknown key{f' {other[0]!r}' if len(other[0]) < 20 else ''}; known are {', '.join(kinds)}"
+            f"{where}: unknown key{f' {other[0]!r}' if len(other[0]) < 20 else ''}; known: {', '.join(kinds)}"
         )
     for key, kind in kinds.items():
         if key in values:

@@ -64,7 +64,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
             "unknown key 'bind_addres'; did you mean 'bind_address'?",
         ),
         (f'{SCHEDULER}policy_engine_type = "simpel"\n'.encode(), "'simpel' is unknown; did you mean 'simple'?"),
-        (f'{SCHEDULER}policy_content = "scaling=fast"\n'.encode(), "known are capability, no, vanilla"),
+        (f'{SCHEDULER}policy_content = "scaling=fast"\n'.encode(), "known: capability, no, vanilla"),
         (
             f'{SCHEDULER}policy_engine_type = "waterfall_v1"\npolicy_content = "1,n,4"\n{MANAGER}'.encode(),
             "policy_content: worker manager 'n' is unknown",

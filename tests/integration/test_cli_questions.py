@@ -283,7 +283,7 @@ def test_timeline_is_written_to_a_file_or_stdout(tmp_path: Path) -> None:
         (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),
         (["objects", "ADDRESS", "--limit", "0"], "limit = 0: must be a whole number from 1 to 1000"),
         (["explain", TASK.hex(), "--monitor-addres", "x"], "did you mean"),
-        (["show", "worker", "ADDRESS"], "there is no table 'worker': tables are workers, managers, clients"),
+        (["show", "worker", "ADDRESS"], "there is no table 'worker'; tables: workers, managers, clients"),
         (["show", "tasks", "ADDRESS", "--limit", "many"], "limit = 'many': must be a whole number"),
     ],
 )

@@ -129,7 +129,7 @@ def test_publicly_reachable_server_names_the_two_required_commands(server: Serve
         ("ad alice", "give one of scaler keys init"),
         ("add --role client", "the following arguments are required: NAME"),
         ("add alice", "the following arguments are required: --role"),
-        ("add alice --role clint", "unknown role 'clint'; roles are client, worker, manager, monitor, admin"),
+        ("add alice --role clint", "unknown role 'clint'; roles: client, worker, manager, monitor, admin"),
         (
             "add alice --role client --expires 30m",
             "--expires 30m: give hours, days, or weeks, such as 12h, 30d, or 52w",

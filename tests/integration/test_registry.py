@@ -75,11 +75,13 @@ def test_taken_name_gets_a_suffix_and_is_freed_again(registered: Registration) -
 
 
 def test_errors_name_the_running_clusters(registered: Registration) -> None:
-    with pytest.raises(UnreachableError, match=r"no cluster is named 'x'; running are research \(tcp://h:1\)"):
+    with pytest.raises(UnreachableError, match=r"no cluster is named 'x'; running clusters: research \(tcp://h:1\)"):
         find("x")
     other = Registration("other")
     other.publish("tcp://h:5", "tcp://h:7")
-    with pytest.raises(UsageError, match=r"give the name.*running are other \(tcp://h:5\), research \(tcp://h:1\)"):
+    with pytest.raises(
+        UsageError, match=r"give the name.*running clusters: other \(tcp://h:5\), research \(tcp://h:1\)"
+    ):
         find_only()
     other.close()
     registered.close()

@@ -12,7 +12,7 @@ class StreamValue(Message):
 
     stream: f.Id  # chosen by the client
     task: f.Id
-    run: f.PeerId  # the sender's peer id, a new one if the task restarts
+    run: f.PeerId  # the sender's peer id, which changes if the task restarts
     number: f.Count64  # number of the value, from 0
     piece: f.Count32  # number of the piece within the value, from 0
     more: bool  # whether further pieces follow

@@ -1,4 +1,4 @@
-"""Runs calls as AWS Batch jobs. A polling thread owns the tracking and gets notes from the agent's thread. Jobs are
+"""Runs calls as AWS Batch jobs. A polling thread owns the tracking and receives notes from the agent's thread. Jobs are
 described before results are listed, so an ended job without a listed result has none."""
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_cluster_state_has_its_rows(cluster: SchedulerClusterCombo) -> None:
         assert not client.tasks("no such task")
         assert [row.name for row in client.table("workers")] == [row.name for row in state.workers]
         assert [row.id for row in client.table("tasks", function="doubled", limit=1)] == [row.id]
-        with pytest.raises(UsageError, match="no table 'worker': tables are workers, managers, clients, "):
+        with pytest.raises(UsageError, match="no table 'worker'; tables: workers, managers, clients, "):
             client.table("worker")
         with pytest.raises(UsageError, match="unknown parameter 'serach'; did you mean 'search'"):
             client.table("tasks", serach="x")

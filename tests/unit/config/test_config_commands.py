@@ -72,10 +72,7 @@ def test_explicit_address_in_the_file_overrides_derived_ones(file: Path) -> None
         (SCHEDULER + '[webui]\ngui_address = "h"\n', "gui_address = 'h': must be host:port"),
         (SCHEDULER + '[webui]\ngui_address = "h:1"\nport = 2\n', "port and gui_address set the same value"),
         (SCHEDULER + MANAGER.format("a") * 2, "same worker_manager_id: 'a'"),
-        (
-            SCHEDULER + "[[worker_manager]]\n",
-            "type is missing; types are aws_ec2, aws_hpc, aws_raw_ecs, baremetal_native",
-        ),
+        (SCHEDULER + "[[worker_manager]]\n", "type is missing; types: aws_ec2, aws_hpc, aws_raw_ecs, baremetal_native"),
         (SCHEDULER + '[[worker_manager]]\ntype = "aws_lambda"\n', "no worker manager of type 'aws_lambda'"),
         (SCHEDULER + '[[worker_manager]]\ntype = "baremetal"\n', "did you mean 'baremetal_native'"),
         (SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "speed = 1\n", r"number 2: unknown key 'speed'"),
@@ -151,7 +148,7 @@ def test_worker_manager_uses_the_table_of_its_type_and_name(file: Path) -> None:
 def test_worker_manager_requires_a_type_and_a_name() -> None:
     with pytest.raises(UsageError, match="give a type first"):
         worker_manager()
-    with pytest.raises(UsageError, match="'aws_lambda' is installed; known are aws_ec2, aws_hpc, aws_raw_ecs, "):
+    with pytest.raises(UsageError, match="'aws_lambda' is installed; known: aws_ec2, aws_hpc, aws_raw_ecs, "):
         worker_manager("aws_lambda", "ipc:///a")
     with pytest.raises(ConfigError, match=r"worker_manager_id is missing.*\[\[worker_manager\]\]"):
         worker_manager("baremetal_native", "ipc:///a")

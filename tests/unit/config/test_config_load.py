@@ -87,7 +87,7 @@ def test_missing_setting_error_lists_all_ways_to_set_it() -> None:
     ("text", "reason"),
     [
         ("[scheduler]\nworker_timout_seconds = 3", r"\[scheduler\]: unknown key 'worker_timout_seconds'; did you mean"),
-        ("[scheduler]\nxyzzy = 3", r"unknown key 'xyzzy'; known are bind_address"),
+        ("[scheduler]\nxyzzy = 3", r"unknown key 'xyzzy'; known: bind_address"),
         ("[schedular]", r"unknown section \[schedular\]; did you mean 'scheduler'"),
         ("protected = true", "'protected' is above the first section"),
         ('[scheduler]\nmax_tasks_per_client = "3"', r"max_tasks_per_client = '3': must be a valid integer"),

@@ -57,7 +57,7 @@ def _own_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("absent", r"no_such_module_at_all:Policy cannot be created .*ModuleNotFoundError: No module named"),
         (
             "nobody",
-            r"'nobody' is unknown; known are absent, broken, missing, picky, planless, simple, target_v1, waterfall_v1",
+            r"'nobody' is unknown; known: absent, broken, missing, picky, planless, simple, target_v1, waterfall_v1",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_created_object_must_be_a_policy(name: str, kind: str) -> None:
 def test_rejects_a_policy_that_misspells_a_worker_manager(
     engine: str, content: str, known: list[str], scaled: list[str]
 ) -> None:
-    with pytest.raises(UsageError, match=r"manager '(clod|nosuch)' is unknown; (did you mean 'c|known are c)loud"):
+    with pytest.raises(UsageError, match=r"manager '(clod|nosuch)' is unknown; (did you mean 'c|known: c)loud"):
         check_managers(load_policy(engine, content), known, scaled)
 
 
