@@ -1282,7 +1282,7 @@ struct StreamValue {
   # scheduler -> client, admin.
   stream @0 :Data;               # chosen by the client; 16 bytes
   task @1 :Data;                 # 16 bytes
-  run @2 :Data;                  # the sender's peer id, a new one if the task restarts; 8 bytes
+  run @2 :Data;                  # the sender's peer id, which changes if the task restarts; 8 bytes
   number @3 :UInt64;             # number of the value, from 0
   piece @4 :UInt32;              # number of the piece within the value, from 0
   more @5 :Bool;                 # whether further pieces follow
