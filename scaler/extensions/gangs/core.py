@@ -43,7 +43,7 @@ class LiveGang:
     """since: when it first found too few slots. seconds: duration of its next reservation.
 
     ready: clients of the members that are ready, with their questions, by task. placed: the members, once placed by
-    this scheduler. due_at: when all members placed by an earlier scheduler must be ready; some of them may have begun.
+    this scheduler. due_at: when all members must be ready or submitted after a restart; some may have begun or ended.
     """
 
     since: float = math.inf
@@ -102,8 +102,10 @@ class Gangs(SchedulerPart, GangRules):
             return 0
         gang, size = self._gangs[first.group], queue.needs.gang_size
         if queue.total < size:
-            if first.group.assigned:  # a worker returned a member
+            if first.group.assigned or gang.ready or gang.placed:  # a worker returned a member
                 self._stop(first.group, _NOT_ALL_STARTED)
+            elif first.group.live < size:  # others ended before a restart, or are not submitted yet
+                self._expect_others(gang)
             return 0
         if queue.needs.is_limited and not self.cluster.rooms.resources.room(queue):
             self._wait_for_limits(queue, now)
@@ -121,7 +123,7 @@ class Gangs(SchedulerPart, GangRules):
             inputs = {task.id: self._tasks.inputs_of(task) for task in members if task.references}
             self._tasks.assign(members, worker, inputs, now)
             self._placement.update(worker)
-        gang.placed = tasks
+        gang.placed, gang.due_at = tasks, math.inf
         if self._kept_for is queue:
             self._release()
         return size
@@ -229,17 +231,24 @@ class Gangs(SchedulerPart, GangRules):
                 gang.seconds *= 2
         for group in list(self._stopping):
             self._stop(group)
-        for gang in self._gangs.values():
+        for group, gang in list(self._gangs.items()):
             if gang.due_at <= now.clock:
                 gang.due_at = math.inf
-                self._start_again(gang)
+                self._start_again(group, gang)
         again = now.clock + STOP_AGAIN_SECONDS if self._stopping else math.inf
         due_at = min((gang.due_at for gang in self._gangs.values()), default=math.inf)
         self.next_at = min(again, due_at, math.inf if self._kept_for is None else self._until)
         return ()
 
-    def _start_again(self, gang: LiveGang) -> None:
-        """Stop a ready member, which makes its gang fail as lost."""
+    def _expect_others(self, gang: LiveGang) -> None:
+        if gang.due_at == math.inf:
+            gang.due_at = self.cluster.now + READY_SECONDS
+            self.next_at = min(self.next_at, gang.due_at)
+
+    def _start_again(self, group: Group, gang: LiveGang) -> None:
+        """Stop a ready member, which makes its gang fail as lost. Without assigned members, fail an incomplete gang."""
+        if group.live < group.needs.gang_size and not group.assigned:
+            self._stop(group, _NOT_ALL_STARTED)
         for identifier in gang.ready:
             task = self.cluster.living_task(identifier)
             if task is not None and type(task.state) is Assigned:
@@ -307,9 +316,8 @@ class Gangs(SchedulerPart, GangRules):
             return sent_to(peer, Unanswered("the task is not a member of a gang", number=message.number))
         gang.ready[task.id] = peer, message
         if len(gang.ready) < task.needs.gang_size:
-            if not gang.placed and gang.due_at == math.inf:
-                gang.due_at = state.now + READY_SECONDS
-                self.next_at = min(self.next_at, gang.due_at)
+            if not gang.placed:
+                self._expect_others(gang)
             return ()
         gang.due_at = math.inf
         ready = [gang.ready[identifier] for identifier in sorted(gang.ready)]

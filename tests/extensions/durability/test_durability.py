@@ -69,9 +69,9 @@ class JournaledCluster(Cluster):
         """Return the next scheduler, which has read this one's journal. compacted: before, into a snapshot."""
         if compacted:
             self.records = [to_bytes(changes) for changes in self.ledger().snapshot()]
-        after = JournaledCluster()
+        after = type(self)()
         after.records = list(self.records)
-        after._factories = self._factories
+        after._factories = self._factories  # noqa: SLF001
         ledger = self.ledger()
         after.step(*map(DurabilitySaid, [ledger.gone(), *ledger.recovered()]))
         return after

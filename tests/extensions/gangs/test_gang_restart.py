@@ -12,9 +12,9 @@ from tests.extensions.gangs.cluster import GangCluster
 
 
 class RestartedGangs(Restarted, GangCluster):
-    def members_again(self, *tasks: bytes, losses: int = 2) -> None:
-        """The client resubmits a gang. losses: 2 if it may start again."""
-        self.again(*tasks, needs=((f"{GANG}1/0", float(len(tasks))),), retries=0, losses=losses)
+    def members_again(self, *tasks: bytes, losses: int = 2, size: int = 0) -> None:
+        """The client resubmits a gang. losses: 2 if it may start again. size: if some members have ended."""
+        self.again(*tasks, needs=((f"{GANG}1/0", float(size or len(tasks))),), retries=0, losses=losses)
 
 
 @pytest.fixture
@@ -66,6 +66,27 @@ def test_a_gang_that_has_begun_in_part_ends_as_lost(cluster: RestartedGangs) -> 
     cluster.step()
     assert cluster.outcome("client", gang[1]) is Outcome.WORKER_LOST
     assert cluster.recalls("a", kill=True) == [gang[0]]
+
+
+def test_a_member_that_no_worker_has_is_lost_although_the_others_have_ended(cluster: RestartedGangs) -> None:
+    (task,) = cluster.ids(1)
+    cluster.members_again(task, size=2)
+    cluster.returning("a")
+    cluster.wait(AFTER + READY_SECONDS + 1.0, alive=["client", "a"])
+    assert cluster.outcome("client", task) is Outcome.WORKER_LOST
+
+
+def test_a_gang_submitted_in_parts_starts_once_it_is_complete(cluster: RestartedGangs) -> None:
+    gang = cluster.ids(2)
+    for name in "ab":
+        cluster.worker(name)
+    for task in gang:
+        cluster.wait(READY_SECONDS / 2, alive=["client", *"ab"])
+        cluster.submit("client", ids=[task], needs=((f"{GANG}1/0", 2.0),), retries=0, losses=2)
+    cluster.join(gang[0])
+    cluster.wait(2 * READY_SECONDS, alive=["client", *"ab"])
+    assert sorted(cluster.where(gang)) == ["a", "b"]
+    assert not [task for name in "ab" for task in cluster.preempted(name)]
 
 
 def test_a_gang_starts_once_all_members_have_asked_again(cluster: RestartedGangs) -> None:
