@@ -103,7 +103,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     minimum_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
     """Units that always exist, even without work."""
     warm_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """Running units to keep when work ends. Starts none."""
+    """Running units to keep when work ends. Starts no units."""
     buffer_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
     """Spare units whose slots are kept free while other slots are busy."""
 

@@ -227,7 +227,7 @@ class LocalTransport:
             raise ProtocolError(f"an envelope with {text}")
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return an envelope's descriptors. If the kernel had no space for some and dropped them, returns none."""
+        """Return an envelope's descriptors. Returns none if the kernel dropped some for lack of space."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 

@@ -161,9 +161,7 @@ class PolledBackend(ABC):
         try:
             self.stop(self.started_unanswered())
         except BackendError as error:
-            _log.error(
-                "a start of %s that %s did not answer may have created some: %s", self._noun, self._service_name, error
-            )
+            _log.error("%s may remain from a start that %s did not answer: %s", self._noun, self._service_name, error)
         if self._unstopped:
             _log.error(
                 "these %s may remain: %s; %s", self._noun, ", ".join(sorted(self._unstopped)), self._stop_by_hand

@@ -49,7 +49,7 @@ def test_services_and_workers_use_the_same_call_ids(tmp_path: Path) -> None:
     assert joined["worker"]["worker_id"] == worker
     (pid,) = {line["pid"] for line in own if line["component"] == "worker"}
     assert joined["worker"]["message"] == f"worker here-1 ({socket.gethostname()}, pid {pid}) joined"
-    assert [line["message"] for line in own].count("the scheduler calls this worker here-1") == 1
+    assert [line["message"] for line in own].count("the scheduler named this worker here-1") == 1
 
     died = next(line for line in own if "killed by signal 9" in line["message"])
     again = next(line for line in told if "runs again" in line["message"])

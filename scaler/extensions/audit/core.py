@@ -47,7 +47,7 @@ class Audit(SchedulerPart):
         """Records from the current step."""
         self._kept: deque[AuditRow] = deque(maxlen=MAX_KEPT)
         self._left: dict[bytes, list[tuple[AuditRow, AuditRow]]] = {}
-        """Disconnected peers with their last records, which are emitted after the records of their last actions."""
+        """Disconnected peers with their final records, emitted after the records of their last actions."""
 
     def on_changes(self, changes: Sequence[AuditChange], now: Now) -> Iterable[Command]:
         is_over, at = False, now.unix

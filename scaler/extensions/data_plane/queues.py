@@ -57,7 +57,7 @@ class NearQueue(OrderedQueue):
         self.taken: dict[Task, int] = {}
         """Stores of the most recently taken tasks, for `put_back`."""
         self.contested: OrderedQueue | None = None
-        """The store queue that won or lost a turn in the last take."""
+        """The store queue that competed for the last task taken."""
 
     @property
     def first_rank(self) -> Rank:

@@ -1,11 +1,11 @@
 """Registry of stores and their messages. Pure.
 
 Each store gets a unique number from 1 on; the object storage is number 0. If a worker names a store that has not
-connected, the store gets its number at once and is *awaited* for one lease. A store that returns after it was given up
-gets a new number, as do its workers.
+connected, the store gets its number at once and is *awaited* for one lease. A store that returns after this time gets
+a new number, as do its workers.
 
-Invariants: the registry costs nothing until the first host store connects or a worker names one. A store's messages are
-accepted only while it is connected."""
+Invariants: the registry costs nothing until the first host store connects or is named by a worker. A store's messages
+are accepted only while it is connected."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ShareRow(NamedTuple):
     client: Annotated[str, Column("Client")] = ""
     weight: Annotated[float, Column("Weight", metric="share_weight")] = 1.0
     max_slots: Annotated[int, Column("Maximum", "count", metric="share_max_slots", zero_is_none=True)] = 0
-    share: Annotated[float, Column("Share", help="Slots that it may count on now", metric="share_slots")] = 0.0
+    share: Annotated[float, Column("Share", help="Slots guaranteed at present", metric="share_slots")] = 0.0
     slots: Annotated[int, Column("Slots", "count", help="Slots in use", metric="share_used_slots")] = 0
     ready: Annotated[int, Column("Ready", "count", 2, "Tasks that wait for a slot", metric="share_ready")] = 0
     used: Annotated[float, _USED] = 0.0

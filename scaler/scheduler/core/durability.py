@@ -123,7 +123,7 @@ class Durability:
 
     def client_left(self, peer: bytes) -> None: ...
     def returned(self, _peer: bytes, _hello: Hello, _identity: Identity, _now: float) -> bool:
-        """Attach a client to its record from an earlier scheduler. Returns False if it has none."""
+        """Attach a client to its record from an earlier scheduler. Returns False if there is no such record."""
         return False
 
     # -- durable sessions

@@ -38,7 +38,7 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_PLACED_PER_STEP = 4096
 """Limits the duration of a step. The shell starts the next step immediately."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
-MAX_ASKED_IN_VAIN = 64  # a pass gives up after this many workers took nothing
+MAX_ASKED_IN_VAIN = 64  # a pass ends after this many workers have taken nothing
 MAX_HELD_BACK = 4  # a pass gives up after this many workers did not prefetch the first task
 MAX_AVOIDING = 64  # maximum tasks to skip per step because they avoid a worker
 MAX_IDLE_SERVED = 64

@@ -96,7 +96,7 @@ class AgentCore:
             m.Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
             m.HeartbeatEcho: self._echoed,
             m.Named: lambda message, _now: self.executor.log(
-                f"the scheduler calls this worker {message.name}", level="info"
+                f"the scheduler named this worker {message.name}", level="info"
             ),
             m.Relay: lambda _message, _now: None,
         }
