@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     if full in COMMANDS:
         return run_command(full, arguments[1:])
     if name in ("-h", "--help"):
-        sys.stdout.write(f"usage: python -m scaler.cli COMMAND ...; COMMAND -h explains one of {', '.join(COMMANDS)}\n")
+        sys.stdout.write(f"usage: python -m scaler.cli COMMAND ...; see COMMAND -h; commands: {', '.join(COMMANDS)}\n")
         return 0
     from scaler.component import EXIT_USAGE  # noqa: PLC0415 (see the head of this module)
     from scaler.errors import nearest  # noqa: PLC0415

@@ -224,7 +224,7 @@ def _lacking_capabilities(window: _Window) -> Iterator[FindingRow]:
 
 
 def _failing_workers(window: _Window) -> Iterator[FindingRow]:
-    """A worker fails at tasks that succeed on other workers."""
+    """Tasks fail on one worker but succeed on other workers."""
     for row in window.last.workers:
         if row.failures_heat == row.heat == FAILING_HEAT:
             text = f"Worker {row.name}: {row.fault}."

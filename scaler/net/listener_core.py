@@ -42,7 +42,7 @@ Admission = Callable[[bytes, m.Hello, Identity], m.Welcome | m.Refused | TryAgai
 this peer. The core sets Welcome.resumed."""
 MAX_PEERS = 65_536
 MAX_UNIDENTIFIED = 4096
-"""Maximum connections without a session per listener. Above the limit, each new one replaces the oldest."""
+"""Maximum connections without a session per listener. Above the limit, each new connection replaces the oldest."""
 
 
 @dataclass(slots=True, eq=False)

@@ -45,7 +45,7 @@ class Call:
     arguments: Buffer
     inputs: Sequence[Buffer] = ()
     serializer: Buffer = b""
-    """The user's serializer; empty: the built-in one."""
+    """The user's serializer; empty: the built-in serializer."""
     retry_on: Buffer = b""
     """Pickled tuple of exception types, pickled predicate that takes an exception, or empty."""
     name: str = ""

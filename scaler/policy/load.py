@@ -96,7 +96,7 @@ class GuardedPolicy:
         self._reported: frozenset[str] = frozenset()
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return each manager's wanted units, and a complaint about the policy ("" if there is no new one)."""
+        """Return each manager's wanted units, and a complaint about the policy ("" if there is no new complaint)."""
         try:
             answer, wrong = self._check(self._policy.plan(view), view)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code must not stop the scheduler)

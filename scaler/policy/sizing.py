@@ -5,7 +5,7 @@ units, including pending ones, are used first. No unit starts if the work would 
 slightly later without the unit. Unmeasured tasks are assumed to take the expected time, or longer once a task has run
 longer. Long tasks therefore soon get all slots that they can use.
 
-Shrinking: units that were not needed during their cooldown stop, pending units before idle ones.
+Shrinking: units that were not needed during their cooldown stop, pending units before idle units.
 
 Invariants: a manager never exceeds its limit; a busy unit never stops; no manager grows
 and shrinks in one plan.

@@ -969,7 +969,7 @@ class CallReport:
     items: f.Count64 = 0  # total number of items
     has_chunks: bool = False  # whether the tasks are chunks, and the following columns count items
     sent: f.Count64 = 0  # submitted items
-    ended: f.Count64 = 0  # ended items, including failed ones
+    ended: f.Count64 = 0  # ended items, including failed items
     failed: f.Count64 = 0
     is_over: bool = False  # whether no more tasks will be submitted
 

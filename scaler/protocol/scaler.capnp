@@ -813,7 +813,7 @@ struct CallReport {
   items @3 :UInt64;              # total number of items
   hasChunks @4 :Bool;            # whether the tasks are chunks, and the following columns count items
   sent @5 :UInt64;               # submitted items
-  ended @6 :UInt64;              # ended items, including failed ones
+  ended @6 :UInt64;              # ended items, including failed items
   failed @7 :UInt64;
   isOver @8 :Bool;               # whether no more tasks will be submitted
 }

@@ -5,9 +5,9 @@ Invariants:
 - Starts never bring the number of existing units, including stopping ones, above the limit.
 - A unit is stopped only if the scheduler drained it, or if a surplus has lasted `DRAIN_DEADLINE_SECONDS`. Pending units
   stop before running ones, youngest first.
-- A refused start is retried with one unit after growing delays, or at once when a unit ends, which may free capacity.
+- A refused start is retried with one unit after increasing delays, or as soon as a unit ends, which may free capacity.
 - A lost unit that was proven is replaced at once. The loss of an unproven unit counts as a failure. After repeated
-  failures, units start one at a time, with growing delays. Losing many units at once is one failure: a unit that
+  failures, units start one at a time, with increasing delays. Losing many units at once is one failure: a unit that
   started before the last failure does not count. Each unit that becomes proven cancels one failure, so that occasional
   failures delay nothing.
 """

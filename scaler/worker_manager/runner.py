@@ -394,7 +394,7 @@ def _chance() -> float:
 
 
 def _check_warm(config: WorkerManagerConfig, capacity: Capacity) -> None:
-    """Raise UsageError if a setting of warm capacity exceeds the maximum, or has no effect."""
+    """Raise UsageError if a warm-capacity setting exceeds the maximum, or has no effect."""
     most, at_once = capacity.max_units, config.max_task_concurrency
     for key in WARM_KEYS:
         units = getattr(config, key)

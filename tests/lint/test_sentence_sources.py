@@ -17,7 +17,7 @@ NOUNS = (
 PLURALS = "|".join(f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}e?s" for noun in NOUNS.split())
 COUNTED = re.compile(rf"^ (?:(?:other|more|idle|running|worker|cancelled|unfinished) )?(?:{PLURALS})\b(?!=)")
 IN_LOGS = re.compile(rf"%,?[dsg] (?:(?:other|more|idle|running|worker|cancelled) )?(?:{PLURALS})\b(?!=)")
-ABOVE_ONE = re.compile(r"more than|larger than|MAX_|AWS allows|ECS allows|while it accepted others")
+ABOVE_ONE = re.compile(r"more than|larger than|MAX_|AWS allows|ECS allows|while other tasks were accepted")
 """In errors about numbers above a limit."""
 CONSTANT_LENGTH = "{length} bytes"
 """Of ids."""

@@ -235,7 +235,7 @@ class SpendingLedger(Spending):
         return heartbeat.paid_tasks
 
     def budget(self, managers: Iterable[ManagerView], now: float) -> float:
-        """Return the budget for new units and tasks, less a reserved minute of all existing ones. Infinite without
+        """Return the budget for new units and tasks, less a reserved minute of all existing units. Infinite without
         limits."""
         if self.reached:
             return 0.0

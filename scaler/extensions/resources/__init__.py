@@ -28,8 +28,8 @@ class LimitSettings(SettingsModel):
         taken_by(partial(amounts, "limits")),
         Setting(default_text="none", metavar="LIMITS"),
     ] = field(default_factory=dict)
-    """Amounts of resources outside the cluster that tasks may use at once, such as db=10,licence=4. The task option
-    limits names the amounts that a task uses."""
+    """Amounts of resources outside the cluster that tasks may use at once, such as db=10,licence=4. Tasks declare
+    the amounts that they use with the task option limits."""
 
 
 class LimitRow(NamedTuple):

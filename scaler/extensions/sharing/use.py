@@ -290,7 +290,7 @@ def divide(cost: float, owners: Iterable[User], now: float) -> None:
 
 
 def admit(user: User, users: Iterable[User], slots: int) -> None:
-    """Limit how far a user that becomes active is behind the active ones."""
+    """Limit how far a user that becomes active is behind active users."""
     least = least_sibling(user, users)
     owed = least * user.share.weight - user.used_seconds if least < math.inf else 0.0
     user.used_seconds += max(0.0, owed - OWED_SECONDS * slots)

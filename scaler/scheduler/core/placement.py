@@ -348,8 +348,8 @@ class Placement:
     # -- balancing
 
     def balance(self, now: float) -> None:
-        """Recall tasks from stalled workers, from overloaded workers for idle ones, and where a ready task should go
-        first."""
+        """Recall tasks from stalled workers, from overloaded workers for idle workers, and where a ready task should
+        go first."""
         self.poll_again_at = math.inf
         if now >= self.next_check:
             self._relieve_stalled(now)

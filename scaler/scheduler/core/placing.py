@@ -44,7 +44,7 @@ class Nearness:
         return None
 
     def may_move(self, _task: Task, _worker: Worker, _idle: Worker, _now: float, /) -> bool:
-        """Return whether a task queued on a worker should move to an idle one."""
+        """Return whether a task queued on a worker should move to an idle worker."""
         return True
 
     def left(self, _worker: Worker, /) -> None: ...

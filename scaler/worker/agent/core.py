@@ -244,7 +244,7 @@ class AgentCore:
             executor.returned(refused, started=False)
 
     def _recall(self, message: m.Recall, _now: float) -> None:
-        """Return queued attempts, and stop running ones if requested. A Recall also answers a session's report."""
+        """Return queued attempts, and stop running attempts on request. A Recall also answers a session's report."""
         self._has_reported = False
         attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)

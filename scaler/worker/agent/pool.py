@@ -284,7 +284,7 @@ class ProcessorPool(ProcessorTable):
         return not has_run
 
     def _may_share(self, processor: PooledProcessor, now: float) -> bool:
-        """Return whether tasks behind a running one may go to an idle processor."""
+        """Return whether tasks behind a running task may go to an idle processor."""
         gain_seconds = self._gain_us(processor.dispatched[1].spec.near) / 1e6
         return processor.running_seconds(now) > max(SHARE_AFTER_SECONDS, gain_seconds)
 

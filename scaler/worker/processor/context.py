@@ -144,7 +144,7 @@ class ProcessorContext:
             self.report_wait("")
 
     def report_wait(self, text: str) -> None:
-        """Report why the running task waits, if not for tasks. text: such as "waits for ..."; empty at the end."""
+        """Report why the running task waits, except for tasks. text: "waits for ...", or empty when the wait ends."""
         self._control.send(pack_note(Note(ToAgent.WAITS, text.encode("utf-8", "replace"))))
 
     @property

@@ -165,7 +165,7 @@ class AwsClient:
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
-        self._raw: Any = None  # None without accepted credentials; `raw` makes a client with new ones
+        self._raw: Any = None  # None without accepted credentials; `raw` makes a client with new credentials
         with suppress(AwsError):
             self._raw = self._made(session or aws_session(settings))
 

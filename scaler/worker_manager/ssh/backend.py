@@ -1,6 +1,6 @@
 """The backend of the type ssh: connects to hosts, and assigns units to ready hosts. While units wait for a slot, the
-backend connects to all hosts, and retries failed ones after growing pauses. If no host can become ready, the units fail
-with each host's reason."""
+backend connects to all hosts, and retries failed hosts with increasing delays. If no host can become ready, the units
+fail with each host's reason."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ class RefusalCounts:
             if refusal.is_final:
                 given_up[key] = refusal.text
             elif count >= MAX_REFUSALS_OF_ONE:
-                given_up[key] = f"{refusal.text} ({count} times, while it accepted others)"
+                given_up[key] = f"{refusal.text} ({count} times, while other tasks were accepted)"
             else:
                 counts[key] = count
         self._counts = counts

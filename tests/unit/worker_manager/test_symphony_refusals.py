@@ -25,7 +25,9 @@ def test_repeatedly_refused_call_fails_while_later_ones_are_accepted() -> None:
     refusals = RefusalCounts()
     for _ in range(MAX_REFUSALS_OF_ONE - 1):
         assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}
-    assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {(b"a", 1): "no (3 times, while it accepted others)"}
+    assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {
+        (b"a", 1): "no (3 times, while other tasks were accepted)"
+    }
     assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}, "the refusal is forgotten"
 
 
