@@ -260,7 +260,7 @@ class Leads:
                 user.expect(user.committed(now))
 
     def standings(self, owner: User, width: float = 1.0) -> tuple[float, float, float]:
-        """Return the standings of an owner's group or key, of its key, and its own, for a task with this width."""
+        """Return the standings of an owner's group (or else key), key, and the owner, for a task with this width."""
         found, lead, leads = list[float](), 0.0, width > 1
         for user in owner.line():
             found.append(user.standing - lead / user.share.weight if leads else user.standing)
