@@ -77,7 +77,7 @@ def token_of(credential: Credential) -> str:
 
 
 class HttpCall:
-    """A call or job. following: task that ends with the call. printed: a future, done and replaced when output arrives."""
+    """A call or job. following: task that ends with the call. printed: future, done and replaced on output."""
 
     def __init__(self, identifier: str, function: str, future: ScalerFuture, pieces: AsyncStream | None = None) -> None:
         """pieces: a job's output as it arrives."""

@@ -272,7 +272,7 @@ class ResultsRetained(NamedTuple):
 
 
 class ValueRetained(NamedTuple):
-    """The value of a task that other tasks may need, but not its client. Precedes ResultsRetained."""
+    """The value of a task, which other tasks may need but its client does not. Precedes ResultsRetained."""
 
     task: bytes
     payload: bytes
