@@ -253,9 +253,9 @@ def _failing_functions(window: _Window) -> Iterator[FindingRow]:
         share = min(1.0, ran.failed / ran.ended)
         text = (
             f"{ran.failed:,} of {counted(ran.ended, 'task')} of {called(name)} that ended in {window.past} failed; "
-            f"{times:,} of the {len(failed):,} listed failures read: {most if len(said) > 1 else said.pop()[:MAX_TEXT]}"
+            f"{times:,} of {len(failed):,} listed have the message: {most if len(said) > 1 else said.pop()[:MAX_TEXT]}"
         )
-        advice = f'Fix the cause before more of them run, and replay one task: client.replay("{same[0].id}").'
+        advice = f'Fix the cause before more tasks run, and replay one task: client.replay("{same[0].id}").'
         page = "docs/client.md#replay-a-failed-task"
         yield FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name))
 

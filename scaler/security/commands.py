@@ -142,7 +142,7 @@ def _add(
         directory.revoke(name)
         raise UsageError(f"{error}; key {name!r} was revoked") from None
     _say(
-        f"wrote {path}, the only copy of this key. Copy it to the machine that uses it over a private channel, and "
+        f"wrote {path}, the only copy of this key. Copy it over a private channel to the machine that uses it, and "
         f'name it there: --credentials FILE, {CREDENTIALS_VARIABLE}=FILE or Client(ADDRESS, credentials="FILE")'
     )
     return 0

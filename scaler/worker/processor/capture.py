@@ -1,4 +1,4 @@
-"""Output of tasks, which a processor sends to the agent.
+"""Captures task output, which a processor sends to the agent.
 
 `PrintForwarder` copies lines printed by Python code. With `stream_output`, `captured_output` redirects descriptors 1
 and 2, which includes child processes and C libraries.

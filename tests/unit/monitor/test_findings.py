@@ -165,7 +165,7 @@ def test_function_that_keeps_failing_with_one_message_is_a_finding() -> None:
     row = only(BAD_FUNCTION)
     assert (row.kind, row.subject) == ("failing_function", "buggy")
     assert "360 of 600 tasks of buggy() that ended in the last 30 s failed" in row.text
-    assert row.text.endswith("read: ValueError: bad a")
+    assert row.text.endswith("have the message: ValueError: bad a")
     load = BAD_FUNCTION.loads[0]
     assert f'client.replay("{0:016x}' in row.advice
     assert kinds(Run([replace(load, failed_share=0.45)])) == []
