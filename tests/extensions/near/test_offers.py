@@ -140,12 +140,14 @@ def test_only_the_first_workers_are_compared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_queue_waits_for_the_gain_or_for_an_earlier_time() -> None:
-    each = Pass(1, busy_own())
+    each = Pass(1, own := busy_own())
     assert each.offer(idle()) == []
     assert (each.waits, each.names.again_at) == (True, GAIN)
     each.names.again_at = 0.5
     each.offer(idle(), now=0.1)
     assert each.names.again_at == 0.5
+    own.load, own.progress.at = 0.5, 0.6
+    assert each.offer(idle(), now=0.6) != [], "it would wait longer than the gain in total"
 
 
 def test_queue_does_not_wait_in_a_pass_that_prefetches_or_has_no_other_worker_or_whose_others_take_none() -> None:

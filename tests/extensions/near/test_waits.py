@@ -41,7 +41,7 @@ def test_task_waits_for_those_before_it_on_a_slot(busy: int, slots: int, seconds
 def test_task_behind_an_overdue_one_waits_as_long_as_that_has_run() -> None:
     assert Name().wait(worker(1, load=0.3), task(), 0.2) == pytest.approx(0.1)
     assert Name().wait(worker(1, load=0.3), task(), 2.0) == pytest.approx(2.0)
-    assert Name().wait(worker(1, load=0.3, at=1.0), task(), 0.0) == pytest.approx(0.3)
+    assert Name(later=0.2).wait(worker(1, load=0.3, at=1.0), task(), 0.0) == pytest.approx(0.3)
 
 
 def test_only_workers_that_fit_will_start_a_task() -> None:
@@ -68,7 +68,7 @@ def test_queued_task_moves_to_an_idle_worker_that_has_its_name_too() -> None:
 
 class Ended(Fake):
     def __len__(self) -> int:
-        return 1
+        return len(self.outcomes)
 
 
 def test_means_of_first_and_later_tasks_cover_known_successful_tasks() -> None:
@@ -76,14 +76,14 @@ def test_means_of_first_and_later_tasks_cover_known_successful_tasks() -> None:
     name = names.names["near:x"] = Name()
     names.lanes["w"] = OrderedDict({"near:x": set()})
 
-    def end(lane: int | None, seconds: float, near: str = "near:x", outcome: Outcome = Outcome.SUCCESS) -> None:
+    def end(lane: int | None, *seconds: float, near: str = "near:x", outcome: Outcome = Outcome.SUCCESS) -> None:
         ran = None if lane is None else (Fake(lanes=[lane]), 0)
         group = SimpleNamespace(needs=SimpleNamespace(near=near))
         ended: Any = Ended(
             run_groups=[group],
             run_starts=[0],
-            outcomes=[outcome],
-            duration_us=[seconds * 1e6],
+            outcomes=[outcome] * len(seconds),
+            duration_us=[each * 1e6 for each in seconds],
             run_of=lambda _index: ("", "w"),
             ran=lambda _index: ran,
         )
@@ -91,8 +91,7 @@ def test_means_of_first_and_later_tasks_cover_known_successful_tasks() -> None:
 
     end(1, 1.0)
     end(2, 2.0)
-    end(1, 0.1)
-    end(2, 0.5)
+    end(1, 0.1, 0.5)
     end(3, 9.0, outcome=Outcome.EXCEPTION)
     end(None, 9.0)
     end(3, 9.0, near="near:forgotten")
