@@ -24,7 +24,7 @@ from scaler.protocol.messages import Attachments, Descriptors, Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, Header, OutboxLimits, Session
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
-"""Delay before an attempt. Grows from 0.01-0.02 s to 0.5-1 s."""
+"""Delay between attempts at the same address. Grows from 0.01-0.02 s to 0.5-1 s."""
 STABLE_SECONDS = 1.0
 """Duration of a connection after which the backoff is reset."""
 
@@ -274,7 +274,7 @@ class ConnectorCore:
         self._failures += 1
         if elsewhere or not was_welcomed:
             self._addresses.append(self._addresses.pop(0))
-        self._dial_at = self.wake_at = now + RECONNECT.seconds(self._failures, self._chance)
+        self._dial_at = self.wake_at = now + RECONNECT.seconds(self._failures, self._chance) / len(self._addresses)
 
     def _refused(self, refused: m.Refused) -> None:
         self._events.append(ConnectionRefused(refused))

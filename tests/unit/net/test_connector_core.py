@@ -36,6 +36,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.session import Header, OutboxLimits
+from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from tests.unit.net.test_listener_core import SESSION_ID, Link, cuts, envelope, sent
 
 WELCOME = Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
@@ -193,3 +194,18 @@ def test_connector_leaves_a_silent_server_for_the_next_address() -> None:
     story.takes(1.0)
     commands = story.takes(1.0 + WELCOME.lease_seconds / 2)
     assert (cuts(commands), story.core.address) == ([story.link], "tcp://b:1")
+
+
+@pytest.mark.parametrize("address", ["tcp://a:1", BOTH])
+def test_connector_dials_each_address_again_before_a_restarted_scheduler_releases_its_tasks(address: str) -> None:
+    slowest = b"\xff" * len(SESSION_ID)
+    core = ConnectorCore(slowest, own_hello(Role.CLIENT), OutboxLimits(), 0.0, address)
+    dialled, now = dict[str, float](), 0.0
+    core.step([], now)
+    for _ in range(40):
+        core.step([LinkLost(None, "nothing listens there")], now)
+        now = core.wake_at
+        core.step([], now)
+        assert now - dialled.get(core.address, now) < RECOVERY_SECONDS
+        dialled[core.address] = now
+    assert len(dialled) == len(address.split(","))
