@@ -284,12 +284,11 @@ class AgentCore:
         return LeaseStage.START_NOTHING if 0 <= now - self._stalled_at <= STALL_SECONDS else stage
 
     def _check_lease(self, now: float) -> None:
-        before = self._stage
-        stage = self._stage = self._lease_stage(now)
-        if stage is before:
+        before, self._stage = self._stage, self._lease_stage(now)
+        if (stage := self._stage) is before:
             return
         if stage is not LeaseStage.NORMAL:
-            self.executor.log(f"the scheduler is silent: {stage.name.lower().replace('_', ' ')}")
+            self.executor.log(f"no recent contact with the scheduler: {stage.name.lower().replace('_', ' ')}")
             self.executor.reclaim()
         if stage is LeaseStage.KILL_ONCE:
             text = "the worker lost contact with the scheduler and ended the task, because it must not run twice"

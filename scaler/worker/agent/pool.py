@@ -54,7 +54,7 @@ _WORK_OF = attrgetter("work_us")
 class ProcessorPool(ProcessorTable):
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
-        self._max_tasks = config.max_tasks_per_processor or sys.maxsize
+        self._ticked_at, self._max_tasks = now, config.max_tasks_per_processor or sys.maxsize
         self._times_us: dict[str, list[float]] = {}
         """Mean durations of a processor's first and later tasks with a name, by name."""
 
@@ -151,6 +151,7 @@ class ProcessorPool(ProcessorTable):
                 self.wake_by(now + BUSY_TICK_SECONDS)
 
     def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
+        has_stalled, self._ticked_at = now - self._ticked_at > UNREAD_SECONDS / 2, now
         for processor in list(self.processors.values()):
             if processor.kill_at <= now:
                 self._kill(processor, PREEMPTED)
@@ -160,7 +161,7 @@ class ProcessorPool(ProcessorTable):
                 self.wake_by(processor.rests_until)
                 continue
             processor.snapshot = snapshots.get(processor.number, processor.snapshot)
-            if processor.dispatched:
+            if processor.dispatched and not has_stalled:  # after a stall of the agent, results may be unread
                 self._watch(processor, now)
             else:
                 processor.progress_at = now

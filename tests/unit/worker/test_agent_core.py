@@ -13,6 +13,7 @@ from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
 from scaler.worker.agent.core import BROKEN_SECONDS, DRAIN_ANSWER_SECONDS, IDLE_TICK_SECONDS
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorReported, StopRequested
+from scaler.worker.agent.pool import UNREAD_SECONDS
 from scaler.worker.frames import ToProcessor
 from tests.unit.worker.story import FUNCTION, LEASE, Story, task_id
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
@@ -331,6 +332,19 @@ def test_agent_that_gets_no_answer_after_a_stall_acts_on_the_silence() -> None:
         assert story.ending is None
         story.tick(0.5)
     assert story.ending is not None
+
+
+def test_stalled_agent_does_not_kill_processors_whose_results_it_has_not_read(story: Story) -> None:
+    story.start(1)
+    story.hands[1].finish()
+    story.stall(UNREAD_SECONDS + 1.0)
+    assert not story.hands[1].killed
+    story.flush()
+    story.echo()
+    story.run(2)
+    story.tick(0.1)
+    assert not story.hands[1].killed, "it has had no time to read the task"
+    assert story.fed() == [2]
 
 
 def test_worker_unknown_to_the_scheduler_starts_over(story: Story) -> None:
