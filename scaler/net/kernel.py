@@ -71,7 +71,7 @@ def is_of_this_host(descriptor: int) -> bool:
 
 def is_connected_to_itself(descriptor: int) -> bool:
     """Return whether both ends of a TCP connection are the same socket. If nothing listens on a port in the range for
-    outgoing connections, the kernel may connect a client to itself. Meanwhile, no server can bind that port."""
+    outgoing connections, the kernel may connect a client to itself, and then no server can bind that port."""
     with contextlib.suppress(OSError), borrowed(descriptor) as connection:
         return (
             connection.family in (socket.AF_INET, socket.AF_INET6)

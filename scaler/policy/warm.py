@@ -1,4 +1,4 @@
-"""Warm capacity: units that a worker manager has in addition to those that the policy wants. Pure.
+"""Warm capacity: a worker manager's units beyond the number that the policy wants. Pure.
 
 `minimum_units` always exist. `warm_units` running units remain when work ends; no unit starts to reach this number.
 `buffer_units` are free or starting units in addition to the busy ones, while there is work. The buffer does not grow

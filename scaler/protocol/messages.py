@@ -123,8 +123,8 @@ class Server(StrEnum):
 
 
 class Message:
-    """Base of all messages. Its shared comparison and repr methods replace those of dataclasses, so that this module is
-    imported a quarter faster."""
+    """Base of all messages. Its shared comparison and repr methods replace generated ones, so this module is imported
+    a quarter faster."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]
@@ -353,7 +353,7 @@ class UnitFacts:
     max_slots: f.Limit
     unit_slots: f.Count32
     capabilities: Offers = field(default_factory=dict)  # capabilities of each unit, as configured
-    fixed: bool = False  # always has max_slots slots, whatever the policy
+    fixed: bool = False  # always has max_slots slots, regardless of the policy
     unit_memory_bytes: f.Count64 = 0  # memory for all tasks of a unit; 0: unknown until a worker has joined
     backlog: f.Count32 = 0  # queued units to keep when demand falls, because a new unit would have to wait again
     unit_price: f.Price = 0.0  # per hour, in the currency of spend_limit; 0: free or unknown

@@ -247,7 +247,7 @@ struct ManagerDetails {
   maxConcurrency @2 :Int64;      # -1: no limit
   unitSlots @3 :UInt32;
   capabilities @4 :List(Capability);  # capabilities of each unit, as configured
-  fixed @5 :Bool;                # always has max_slots slots, whatever the policy
+  fixed @5 :Bool;                # always has max_slots slots, regardless of the policy
   unitMemoryBytes @6 :UInt64;    # memory for all tasks of a unit; 0: unknown until a worker has joined
   backlogUnits @7 :UInt32;       # queued units to keep when demand falls, because a new unit would have to wait again
   unitPrice @8 :Float64;         # per hour, in the currency of spend_limit; 0: free or unknown

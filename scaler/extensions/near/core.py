@@ -1,8 +1,8 @@
 """Places tasks with the option `near` on workers that have run their name. Pure.
 
 A name's *gain* is the extra time of the first task on a processor, compared with later tasks. A ready task waits for a
-worker with its name, even if another worker is idle, as long as it is expected to start there within the gain.
-Meanwhile, no task with the name is prefetched. A task that would start later, or that has waited for the gain, may run
+worker with its name, even if another worker is idle, if the task is expected to start there within the gain. During
+this wait, no task with the name is prefetched. A task that would start later, or that has waited for the gain, may run
 on any worker.
 """
 

@@ -336,8 +336,8 @@ class FairTurns(SchedulerPart, Turns):
         return long >= (1 if self._binding else worker.slots)
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
-        """Yield workers with their tasks to recall: those of lower priority than a ready task, and long tasks that wait
-        for other long tasks."""
+        """Yield workers with their tasks to recall: tasks with a lower priority than a ready task, and long tasks that
+        wait for other long tasks."""
         has_long = any(user.is_owner and user.is_long for user in self._active())
         if not has_long and len({priority for _, priority in self._contenders}) == 1:
             return

@@ -93,7 +93,7 @@ class ObjectTable:
     """Reference counts of registered functions, serializers, and stored objects.
 
     Invariants: an entry exists exactly while a client pins it, or a live task or group uses it. When the last use ends
-    and no extension holds the object, the storage is told once to drop it. Object ids are never reused, so this cannot
+    and no extension holds the object, the storage is asked once to drop it. Object ids are never reused, so this cannot
     drop a newer upload.
     """
 

@@ -340,7 +340,7 @@ def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
 
 def _between(levels: Iterable[tuple[object, Iterable[Depths]]], own: object, ahead: int, limit: int) -> int:
     """Return how many tasks of other owners, or of other keys, precede a task in round robin. ahead: number of earlier
-    tasks of its own owner or key."""
+    tasks from its own owner or key."""
     count, extra = 0, 1
     for name, owners in levels:
         if name == own:
